@@ -1,0 +1,1 @@
+"""Diptych: large language models served with prefill and decode in separate pools."""

@@ -1,0 +1,193 @@
+"""The `diptych` command. Reads the arguments and the environment, calls one function, shows what comes of it."""
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from services.cli import chat as chatting
+from services.cli import demo as demonstration
+from services.cli import model as models
+from services.cli import running
+from services.cli import status as statuses
+from services.cli import trace as traces
+from services.cli import up as supervision
+from services.cli.errors import CommandError
+from services.cli.layout import ClusterLayout
+from services.cli.record import load
+from services.cli.terminal import Steps
+from services.cli.waterfall import Waterfall
+from services.core.errors import DiptychError
+from services.modelfiles.errors import ModelError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Serves language models with prefill and decode in separate pools.",
+)
+model_app = typer.Typer(no_args_is_help=True, help="Fetch and list models.")
+app.add_typer(model_app, name="model")
+
+Model = Annotated[str, typer.Option(help="smollm2, hf:<repo>, a GGUF file or a Hugging Face directory.")]
+Prefill = Annotated[int, typer.Option(help="Prefill workers; 0 lets decode workers prefill by themselves.")]
+Decode = Annotated[int, typer.Option(help="Decode workers.")]
+Kvstore = Annotated[int, typer.Option(help="KV stores.")]
+Threads = Annotated[int, typer.Option(min=1, help="Compute threads of each worker.")]
+HttpPort = Annotated[int, typer.Option(min=0, max=65535, help="OpenAI API; 0 takes a free port.")]
+GrpcPort = Annotated[int, typer.Option(min=0, max=65535, help="gRPC API; 0 takes a free port.")]
+NatsPort = Annotated[int, typer.Option(min=0, max=65535, help="NATS; 0 takes a free port.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON value instead of text.")]
+
+
+@app.command()
+def up(
+    model: Model = "smollm2",
+    prefill: Prefill = 1,
+    decode: Decode = 1,
+    kvstore: Kvstore = 1,
+    threads: Threads = 1,
+    http_port: HttpPort = 8000,
+    grpc_port: GrpcPort = 50051,
+    nats_port: NatsPort = 4222,
+) -> None:
+    """Start a cluster on this machine; Ctrl-C drains and stops it."""
+    with _plainly():
+        layout = ClusterLayout(
+            prefill=prefill,
+            decode=decode,
+            kvstore=kvstore,
+            threads=threads,
+            http_port=http_port,
+            grpc_port=grpc_port,
+            nats_port=nats_port,
+        )
+        layout = replace(layout, model=_prepared(model))
+        try:
+            running.run(supervision.up(layout, _state(), os.environ, Console()))
+        except KeyboardInterrupt:
+            Console(stderr=True).print("stopped", style="dim")
+
+
+@app.command()
+def demo(
+    prompt: Annotated[str, typer.Option(help="What to ask.")] = demonstration.PROMPT,
+    max_tokens: MaxTokens = demonstration.MAX_TOKENS,
+    model: Model = "smollm2",
+    prefill: Prefill = 1,
+    decode: Decode = 1,
+    kvstore: Kvstore = 1,
+    threads: Threads = 1,
+    as_json: Json = False,
+) -> None:
+    """Start a cluster, stream one answer, show where its time went, stop."""
+    with _plainly():
+        layout = ClusterLayout(prefill=prefill, decode=decode, kvstore=kvstore, threads=threads)
+        layout = replace(layout, model=_prepared(model))
+        question = demonstration.Question(prompt, max_tokens)
+        if as_json:
+            typer.echo(json.dumps(running.run(demonstration.demo_json(layout, question, os.environ))))
+        else:
+            running.run(demonstration.demo(layout, question, os.environ, Console()))
+
+
+@app.command()
+def chat(
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer.")] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.7,
+    gateway: Annotated[str, typer.Option(help="host:port of a gateway; default: the running cluster's.")] = "",
+) -> None:
+    """Talk to the running cluster; /exit or Ctrl-D ends it."""
+    with _plainly():
+        conversation = chatting.Conversation(max_tokens, temperature)
+        chatting.chat(gateway or load(_state()).gateway_grpc, conversation, Console())
+
+
+@app.command()
+def status(as_json: Json = False) -> None:
+    """Show the processes of the running cluster, their blocks and queues."""
+    with _plainly():
+        found = running.run(statuses.reports(load(_state())))
+        if as_json:
+            typer.echo(json.dumps(statuses.as_json(found), indent=1))
+        else:
+            Console().print(statuses.table(found))
+
+
+@app.command()
+def trace(
+    name: Annotated[str, typer.Argument(metavar="last|ID", help="A trace id, a request id, or the latest.")] = "last",
+    wait: Annotated[float, typer.Option(min=0.0, max=60.0, help="Seconds to wait for it to be complete.")] = 2.0,
+) -> None:
+    """Show a recent request's waterfall."""
+    with _plainly():
+        Console().print(Waterfall(running.run(traces.fetched(load(_state()), name, wait))))
+
+
+@model_app.command("pull")
+def model_pull(name: Annotated[str, typer.Argument(help="smollm2 or hf:<repo>.")]) -> None:
+    """Fetch a model into the cache and prepare it."""
+    with _plainly():
+        if name not in models.PULLED and not name.startswith(models.HUB_PREFIX):
+            raise CommandError(f"only {', '.join(models.PULLED)} and hf:<repo> can be pulled")
+        typer.echo(_prepared(name))
+
+
+@model_app.command("list")
+def model_list() -> None:
+    """List the prepared models in the cache."""
+    with _plainly():
+        shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for heading in ("name", "context", "MB", "digest"):
+            shown.add_column(heading)
+        for model in models.listed(_cache() / "models"):
+            shown.add_row(model.name, str(model.context), f"{model.size / 1e6:.0f}", model.digest[:12])
+        Console().print(shown)
+
+
+def _prepared(model: str) -> Path:
+    with Steps(Console(stderr=True)) as steps:
+        steps.doing(f"looking for {model}")
+        return models.prepared_model(model, _cache() / "models", steps.done)
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("DIPTYCH_CACHE") or "~/.cache/diptych").expanduser()
+
+
+def _state() -> Path:
+    return _cache() / "run"
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Errors a person can do something about end the command with their sentence; anything else is a traceback."""
+    try:
+        yield
+    except (CommandError, ModelError, DiptychError) as error:
+        Console(stderr=True).print(Text(str(error), style="red"), soft_wrap=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def main() -> None:
+    """The entry point `diptych`."""
+    logging.basicConfig(level=logging.ERROR)
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""A whole cluster on this machine: nats-server, the trace collector and the five services as processes.
+
+Entering starts everything and returns when it is ready; leaving drains it in order and leaves nothing behind. If this
+process is killed, every child notices the end of its standard input and ends by itself.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Self
+
+from services.cli.bell import Bell
+from services.cli.child import Child, ChildSpec, lifeline_pipe
+from services.cli.collector import Collector, collecting
+from services.cli.errors import CommandError
+from services.cli.layout import DRAIN_ORDER, LOOPBACK, ClusterLayout, Member, Wiring, members
+from services.cli.nats_server import NatsServer
+from services.cli.record import ClusterRecord, ServiceRecord
+from services.pb import operations_pb2
+from services.runtime.bus import Bus
+from services.runtime.directory import Directory
+
+READY_SECONDS = 180.0
+DRAIN_MARGIN_SECONDS = 5.0
+"""On top of the services' own drain time, for closing what is left."""
+
+Report = Callable[[str, str], None]
+"""Called with the name of a process and what has become of it."""
+
+
+class LocalCluster:
+    """An async context manager. `processes` and `nats` may be killed, paused and restarted while it runs."""
+
+    def __init__(
+        self, layout: ClusterLayout, directory: Path, environment: Mapping[str, str], report: Report = lambda *_: None
+    ) -> None:
+        """`directory` is for logs and must exist; `environment` is what the processes inherit."""
+        self._layout = layout
+        self._directory = directory
+        self._environment = environment
+        self._report = report
+        self._bell = Bell()
+        self._announced: dict[str, operations_pb2.Announcement] = {}
+        self._lifeline = -1
+        self._members: dict[str, Member] = {}
+        self._stack = AsyncExitStack()
+        self.token = secrets.token_hex(16)
+        self.nats = NatsServer(directory, layout.nats_port, self.token)
+        self.processes: dict[str, Child] = {}
+        """The service processes by name, such as `decode-0`."""
+        self.collector: Collector
+
+    async def __aenter__(self) -> Self:
+        _require_free_ports(self._layout)
+        async with AsyncExitStack() as stack:
+            self._lifeline = stack.enter_context(lifeline_pipe())
+            listen = f"{LOOPBACK}:{self._layout.collector_port}"
+            self.collector = await stack.enter_async_context(collecting(self.token, listen))
+            stack.push_async_callback(self.nats.stop)
+            await self.start_nats()
+            await stack.enter_async_context(self._hearing())
+            stack.push_async_callback(self._drain)
+            await self._start_members()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    @property
+    def gateway(self) -> operations_pb2.Announcement:
+        """Its addresses, among others."""
+        return self.announcement("gateway-0")
+
+    def announcement(self, name: str) -> operations_pb2.Announcement:
+        """What the present life of the process `name` last said of itself."""
+        return self._announced[name]
+
+    async def start_nats(self) -> None:
+        """Starts nats-server, again on the same port if it ran before."""
+        await self.nats.start(self._environment, self._lifeline, self._bell.ring)
+
+    async def stop_nats(self) -> None:
+        await self.nats.stop()
+
+    async def restart(self, name: str) -> None:
+        """Kills the process if it lives, starts it anew and returns when it is ready."""
+        await self.processes[name].kill_and_wait()
+        await self._start(self._members[name])
+        await self._until_ready([name])
+
+    async def until_death(self, known: Collection[str] = ()) -> Child:
+        """The first service process found dead whose name is not in `known`."""
+
+        def fresh() -> list[Child]:
+            return [child for name, child in self.processes.items() if not child.is_alive and name not in known]
+
+        await self._bell.until(lambda: bool(fresh()), None)
+        return fresh()[0]
+
+    def record(self) -> ClusterRecord:
+        """Where everything is, for other commands."""
+        services = tuple(
+            ServiceRecord(child.spec.service, name, self._announced[name].address, child.pid)
+            for name, child in self.processes.items()
+        )
+        return ClusterRecord(
+            pid=os.getpid(),
+            gateway_grpc=self.gateway.address,
+            gateway_http=self.gateway.http_address,
+            nats_url=self.nats.url,
+            collector=self.collector.address,
+            token=self.token,
+            services=services,
+        )
+
+    @asynccontextmanager
+    async def _hearing(self) -> AsyncIterator[None]:
+        bus = Bus(self.nats.url, "local-cluster")
+        Directory(bus, [service for group in DRAIN_ORDER for service in group], self._heard)
+        async with bus:
+            yield
+
+    def _heard(self, announcement: operations_pb2.Announcement, _: str) -> None:
+        child = self.processes.get(announcement.name)
+        if child is not None and child.pid == announcement.pid:
+            self._announced[announcement.name] = announcement
+            self._bell.ring()
+
+    async def _start_members(self) -> None:
+        wiring = Wiring(self.nats.url, self.collector.address, self.token)
+        self._members = {member.name: member for member in members(self._layout, wiring)}
+        for member in self._members.values():
+            await self._start(member)
+        await self._until_ready(self._members)
+
+    async def _start(self, member: Member) -> None:
+        spec = ChildSpec(
+            service=member.service,
+            name=member.name,
+            command=[sys.executable, "-m", f"services.{member.service}"],
+            environment={**self._environment, **member.environment},
+            log=self._directory / f"{member.name}.log",
+        )
+        self._announced.pop(member.name, None)
+        self._report(member.name, "starting")
+        self.processes[member.name] = await Child.start(spec, self._lifeline, self._bell.ring)
+
+    async def _until_ready(self, names: Collection[str]) -> None:
+        """Raises CommandError with the end of a log when one dies, or is not ready in time."""
+        waiting = set(names)
+
+        def all_ready() -> bool:
+            for name in names:
+                if not self.processes[name].is_alive:
+                    raise CommandError(self.processes[name].obituary())
+                if name in waiting and self._is_ready(name):
+                    waiting.discard(name)
+                    self._report(name, "ready")
+            return not waiting
+
+        if not await self._bell.until(all_ready, READY_SECONDS):
+            name = min(waiting)
+            raise CommandError(
+                f"{name} is not ready after {READY_SECONDS:g} s; the end of its log:\n{self.processes[name].tail()}"
+            )
+
+    def _is_ready(self, name: str) -> bool:
+        announcement = self._announced.get(name)
+        return announcement is not None and announcement.is_ready and announcement.pid == self.processes[name].pid
+
+    async def _drain(self) -> None:
+        """Ends the services in order; whatever happens here, none is left."""
+        grace = self._layout.drain_seconds + DRAIN_MARGIN_SECONDS
+        try:
+            for services in DRAIN_ORDER:
+                group = [child for child in self.processes.values() if child.spec.service in services]
+                await asyncio.gather(*(self._end(child, grace) for child in group))
+        finally:
+            await asyncio.gather(*(child.kill_and_wait() for child in self.processes.values()))
+
+    async def _end(self, child: Child, grace: float) -> None:
+        self._report(child.spec.name, "stopping")
+        await child.stop(grace)
+        self._report(child.spec.name, "stopped")
+
+
+def _require_free_ports(layout: ClusterLayout) -> None:
+    ports = {
+        "--http-port": layout.http_port,
+        "--grpc-port": layout.grpc_port,
+        "--nats-port": layout.nats_port,
+    }
+    for option, port in ports.items():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError:
+                raise CommandError(f"port {port} is taken; give another with {option} (0 takes a free one)") from None

@@ -1,0 +1,100 @@
+"""Which processes a local cluster has, and what each is told through its environment. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from services.cli.errors import CommandError
+
+LOOPBACK = "127.0.0.1"
+DRAIN_ORDER = (("gateway",), ("scheduler",), ("prefill", "decode"), ("kvstore",))
+"""Who asks leaves before who answers."""
+ESSENTIAL = ("gateway", "scheduler", "decode")
+"""Services without which no request is answered: prefill and kvstore only make it faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLayout:
+    """A cluster on one machine. Raises CommandError for one that could not answer anything."""
+
+    model: Path = Path()
+    """A prepared model directory."""
+    prefill: int = 1
+    """Prefill workers; 0 lets decode workers prefill by themselves."""
+    decode: int = 1
+    kvstore: int = 1
+    http_port: int = 0
+    """0 takes a free one, as for the others."""
+    grpc_port: int = 0
+    nats_port: int = 0
+    collector_port: int = 0
+    threads: int = 1
+    """Compute threads of each worker."""
+    drain_seconds: float = 10.0
+    fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """More settings, service to field to value; they win over the ones made here."""
+
+    def __post_init__(self) -> None:
+        if self.decode < 1:
+            raise CommandError("--decode must be at least 1: without a decode worker nothing is answered")
+        if self.prefill < 0 or self.kvstore < 0:
+            raise CommandError("--prefill and --kvstore cannot be negative")
+        if self.prefill and not self.kvstore:
+            raise CommandError("--kvstore must be at least 1, unless --prefill is 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What all processes of one cluster share."""
+
+    nats_url: str
+    collector: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One service process to be."""
+
+    service: str
+    name: str
+    environment: Mapping[str, str]
+    """Its settings, on top of the environment it inherits."""
+
+
+def members(layout: ClusterLayout, wiring: Wiring) -> list[Member]:
+    """All service processes, in the order in which they are started."""
+    counts = {
+        "kvstore": layout.kvstore,
+        "decode": layout.decode,
+        "prefill": layout.prefill,
+        "scheduler": 1,
+        "gateway": 1,
+    }
+    return [
+        _member(layout, wiring, service, f"{service}-{number}")
+        for service, count in counts.items()
+        for number in range(count)
+    ]
+
+
+def _member(layout: ClusterLayout, wiring: Wiring, service: str, name: str) -> Member:
+    fields = {
+        "name": name,
+        "listen": f"{LOOPBACK}:0",
+        "nats_url": wiring.nats_url,
+        "collector": wiring.collector,
+        "token": wiring.token,
+        "drain_seconds": f"{layout.drain_seconds:g}",
+        "exit_with_parent": "true",
+    }
+    if service == "gateway":
+        fields["listen"] = f"{LOOPBACK}:{layout.grpc_port}"
+        fields["http_listen"] = f"{LOOPBACK}:{layout.http_port}"
+    if service in ("gateway", "prefill", "decode"):
+        fields["model"] = str(layout.model)
+    if service in ("prefill", "decode"):
+        fields["threads"] = str(layout.threads)
+    fields.update(layout.fields.get(service, {}))
+    prefix = f"DIPTYCH_{service.upper()}__"
+    return Member(service, name, {prefix + field.upper(): value for field, value in fields.items()})

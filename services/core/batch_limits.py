@@ -1,0 +1,67 @@
+"""What one worker's batch may hold, and the checks a request must pass to be taken at all. Holds no state."""
+
+from dataclasses import dataclass
+
+from services.core.errors import ContextTooLong, InvalidRequest, NeverFits
+from services.core.request import FinishReason, Request, Role
+from services.core.step_cost import StepCost
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """ValueError if a worker with these limits could never work."""
+
+    block_size: int
+    """Tokens per block."""
+    num_blocks: int
+    """Blocks in the KV cache."""
+    max_running: int
+    """Most requests that hold blocks at a time; with the cost of a row it bounds a step of decode rows alone."""
+    max_waiting: int
+    """Most requests in the queue; those preempted are queued on top of it."""
+    max_context: int
+    """Most tokens a request may have, prompt and answer together."""
+    step_seconds: float
+    """Predicted seconds a step may take; chunks are cut to it."""
+    cost: StepCost
+    watermark_blocks: int
+    """Blocks that starting a request leaves idle for the growth of the others."""
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "num_blocks", "max_running", "max_waiting", "max_context", "step_seconds"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive")
+        if self.watermark_blocks < 0:
+            raise ValueError("watermark_blocks must not be negative")
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that cover `tokens` positions."""
+        return -(-tokens // self.block_size)
+
+    def check(self, request: Request) -> None:
+        """Raises InvalidRequest, ContextTooLong or NeverFits if waiting cannot help the request."""
+        if not request.prompt:
+            raise InvalidRequest("prompt must not be empty", field="prompt")
+        if len(request.tokens) >= self.max_context:
+            raise ContextTooLong(f"prompt leaves no room in a context of {self.max_context} tokens", field="prompt")
+        if self.ending(request, len(request.emitted), request.tokens[-1]) is not None:
+            raise InvalidRequest("nothing is left to answer within max_tokens", field="max_tokens")
+        if self.blocks_for(self._most_tokens(request)) > self.num_blocks:
+            raise NeverFits("prompt and max_tokens exceed this worker's KV cache", field="max_tokens")
+
+    def ending(self, request: Request, answered: int, last: int) -> FinishReason | None:
+        """Why an answer of `answered` tokens ends with its `last` one; None if it goes on.
+
+        A stop id is the answer's last token: emitted and counted, though no text. It does not stop where it was banned.
+        """
+        if last in request.stopping.stop_ids and answered > request.stopping.min_tokens:
+            return FinishReason.STOP
+        if answered >= request.stopping.max_tokens or len(request.prompt) + answered >= self.max_context:
+            return FinishReason.LENGTH
+        return None
+
+    def _most_tokens(self, request: Request) -> int:
+        """Prefill draws one token and never computes it."""
+        if request.role is Role.PREFILL:
+            return len(request.tokens)
+        return min(len(request.prompt) + request.stopping.max_tokens, self.max_context)

@@ -1,0 +1,28 @@
+"""Which tokens go into the next step: a pure function of the rows, after Sarathi-Serve (Agrawal et al., OSDI 2024).
+
+Every request with one remaining token is in every step, so no prompt, however long, stalls an answer. What the
+step's time budget leaves goes to the prompts in order of importance, as one chunk each. The first prompt gets at
+least one token even if the decode rows alone fill the budget, so no number of answers stops a prompt.
+"""
+
+from collections.abc import Sequence
+
+from services.core.batch_limits import BatchLimits
+from services.core.plan import Chunk
+from services.core.progress import Progress
+
+
+def compose(rows: Sequence[Progress], limits: BatchLimits) -> tuple[Chunk, ...]:
+    """Chunks of one step; `rows` may be computed up to their last known token, the most important first."""
+    decodes = [row for row in rows if row.remaining == 1]
+    prompts = [row for row in rows if row.remaining > 1]
+    chunks = [row.chunk(1) for row in decodes]
+    seconds = limits.cost.of((1, row.computed) for row in decodes)
+    for row in prompts:
+        room_for_one = seconds + limits.cost.chunk(1, row.computed) <= limits.step_seconds
+        if not room_for_one and row is not prompts[0]:
+            break
+        length = limits.cost.longest_chunk(limits.step_seconds, row.computed, seconds, row.remaining)
+        chunks.append(row.chunk(length))
+        seconds += limits.cost.chunk(length, row.computed)
+    return tuple(chunks)

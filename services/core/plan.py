@@ -1,0 +1,51 @@
+"""One engine step as data: what the batcher decides (`StepPlan`), what the engine answers (`StepResult`).
+
+Everything crossing the thread boundary between the loop thread and the compute thread is one of these two.
+"""
+
+from dataclasses import dataclass, field
+
+from services.core.ids import BlockId, RequestKey
+from services.core.request import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Draw one token from the logits of a chunk's last row."""
+
+    sampling: Sampling
+    position: int
+    """Position of the token being drawn; with the seed it decides the draw."""
+    banned: frozenset[int] = frozenset()
+    """Ids that must not be drawn (stop ids before `min_tokens`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A run of one request's tokens to compute in this step; a decode row is a chunk of one token."""
+
+    key: RequestKey
+    tokens: tuple[int, ...]
+    start: int
+    """Position of `tokens[0]`; positions before it are already in the cache."""
+    blocks: tuple[BlockId, ...]
+    """The request's block table; covers at least `start + len(tokens)` positions."""
+    draw: Draw | None
+    """None for a chunk that does not reach the last known token."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Chunks to compute together; at most one per request, never empty."""
+
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came out. Every chunk with a draw is in `drawn` or in `failed`."""
+
+    drawn: dict[RequestKey, int]
+    failed: dict[RequestKey, str] = field(default_factory=dict)
+    """Requests whose own row went wrong (NaN logits); the others are not touched."""
+    seconds: float = 0.0

@@ -1,0 +1,111 @@
+"""How far one request is on one worker: what is known, what is computed, which blocks hold it.
+
+    prompt and emitted tokens   |-------------------- known ---------------------|
+    in the cache                |-------- computed ---------|
+    to do                                                   |---- remaining -----|
+
+There is no prefill and no decode state: a request with one remaining token decodes, one with more is being prefilled,
+whether for the first time, behind a prefix hit, or again after a preemption. (The idea is vLLM v1's scheduler.)
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from services.core.blocks import Chain, FullBlock
+from services.core.ids import BlockId, RequestKey
+from services.core.plan import Chunk, Draw
+from services.core.request import Request, Role
+
+
+class State(Enum):
+    """Where a request is."""
+
+    WAITING = "waiting"
+    """Queued; holds nothing."""
+    FETCHING = "fetching"
+    """Holds blocks that transfers fill, or lacks the first token; computes nothing."""
+    RUNNING = "running"
+    """Holds blocks; takes part in steps."""
+    LEAVING = "leaving"
+    """Cancelled or expired; holds blocks until the step or the transfer that uses them is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A line of an audit: what is held for whom, since when."""
+
+    key: RequestKey
+    state: State
+    blocks: int
+    age: float
+    """Seconds since the request was added."""
+    still: float
+    """Seconds since it last started, computed or was preempted."""
+
+
+@dataclass(slots=True, eq=False)
+class Progress:
+    """Mutable; owned by one batcher."""
+
+    request: Request
+    rank: tuple[int, int]
+    """Importance, the most important first: priority, then arrival. It never changes, so the first in rank always
+    gets on, whatever is preempted around it."""
+    chain: Chain
+    """Known tokens, prompt and answer."""
+    added: float
+    moved: float = field(init=False)
+    """When it last started, computed or was preempted."""
+    wants_fetch: bool = field(init=False)
+    """Blocks computed elsewhere may come; false from the first sign that they will not."""
+    awaits_first: bool = field(init=False)
+    """The first token is drawn elsewhere and not here yet."""
+    state: State = State.WAITING
+    blocks: list[BlockId] = field(default_factory=list)
+    computed: int = 0
+    """Positions whose KV is in `blocks`."""
+    landed: set[int] = field(default_factory=set)
+    """Indexes of filled blocks; they count as computed once all before them do."""
+
+    def __post_init__(self) -> None:
+        self.moved = self.added
+        self.wants_fetch = self.awaits_first = self.request.role is Role.DECODE
+
+    @property
+    def key(self) -> RequestKey:
+        return self.request.key
+
+    @property
+    def known(self) -> int:
+        """Tokens known so far."""
+        return len(self.chain.tokens)
+
+    @property
+    def remaining(self) -> int:
+        """Known tokens that are not computed; at least one while running, for its logits."""
+        return self.known - self.computed
+
+    @property
+    def answered(self) -> int:
+        """Tokens of the answer known so far."""
+        return self.known - len(self.request.prompt)
+
+    def handed_blocks(self, block_size: int) -> list[FullBlock]:
+        """What prefill hands over: full blocks of what was known before the first token."""
+        return self.chain.full[: len(self.request.tokens) // block_size]
+
+    def reusable_blocks(self, block_size: int) -> list[FullBlock]:
+        """Full blocks before the last known token, which is always computed here, to get its logits."""
+        return self.chain.full[: (self.known - 1) // block_size]
+
+    def chunk(self, length: int) -> Chunk:
+        """The next `length` tokens to compute; draws only if they reach the last known one."""
+        end = self.computed + length
+        tokens = tuple(self.chain.tokens[self.computed : end])
+        draw = self._draw() if end == self.known else None
+        return Chunk(self.key, tokens, self.computed, tuple(self.blocks), draw)
+
+    def _draw(self) -> Draw:
+        stopping = self.request.stopping
+        banned = stopping.stop_ids if self.answered < stopping.min_tokens else frozenset[int]()
+        return Draw(self.request.sampling, self.known, banned)

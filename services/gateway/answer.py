@@ -1,0 +1,164 @@
+"""One answer's life, from the first event to the closed ledger, across attempts. Pure: every verb is told the time."""
+
+from dataclasses import dataclass
+
+from services.core.errors import InternalError
+from services.core.ledger import Ledger, Segment
+from services.core.request import FinishReason, Request
+from services.gateway.transcript import Transcript
+from services.pb import session_pb2
+from services.runtime.codec import error_from_pb, finish_reason_from_pb, segments_from_pb
+
+TOKENIZE = "gateway.tokenize"
+HOP = "hop.gateway_scheduler"
+LOST = "lost.scheduler"
+"""Time spent on an attempt whose scheduler was lost or leaving, as far as that scheduler had not accounted for it."""
+STREAM = "gateway.stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    """Prompt tokens whose KV was found rather than computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What has come since the last one."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where an attempt ran and why; names are empty for one that was lost."""
+
+    attempt: int
+    prefill: str
+    decode: str
+    kvstore: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The ledger, closed: its segments and the remainder sum to the total."""
+
+    segments: tuple[Segment, ...]
+    remainder_seconds: float
+    total_seconds: float
+
+
+class Answer:
+    """Takes session events in, gives deltas out. `request` is the first attempt's; later ones only change its key."""
+
+    def __init__(self, request: Request, transcript: Transcript, received_at: float) -> None:
+        self._request = request
+        self._transcript = transcript
+        self._ledger = Ledger(received_at)
+        self._received_at = received_at
+        self._callee: list[Segment] = []
+        self._texts: list[str] = []
+        self._given = 0
+        self._cached_tokens = 0
+        self._is_waiting = False
+        self._was_started = False
+        self.decisions: list[Decision] = []
+        self.reason: FinishReason | None = None
+
+    @property
+    def emitted(self) -> tuple[int, ...]:
+        """Tokens that have come, in order."""
+        return tuple(self._transcript.ids)
+
+    @property
+    def stopped_at(self) -> int | None:
+        """Index of the token that completed a stop string: the answer is complete, whatever still comes."""
+        return self._transcript.stopped_at
+
+    @property
+    def seed(self) -> int:
+        return self._request.sampling.seed
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(len(self._request.prompt), len(self._transcript.ids), self._cached_tokens)
+
+    def started(self, now: float) -> None:
+        """An attempt is on its way to a scheduler."""
+        self._ledger.close(LOST if self._was_started else TOKENIZE, now)
+        self._was_started = self._is_waiting = True
+
+    def take(self, event: session_pb2.Event, now: float) -> None:
+        """An event of the current attempt, which arrived at `now`.
+
+        Raises the error that it carries, or InternalError if the scheduler breaks the protocol.
+        """
+        self._callee.extend(segments_from_pb(event.segments))
+        match event.WhichOneof("kind"):
+            case "tokens":
+                self._take_tokens(event.tokens)
+            case "finished":
+                self._finish(event.attempt, event.finished, now)
+            case "failed":
+                self._absorb(HOP, now)
+                raise error_from_pb(event.failed)
+
+    def lost(self, attempt: int, why: str, now: float) -> None:
+        """The scheduler is gone or leaves. An answer of which only the end was not said needs no other attempt."""
+        if self._is_waiting:
+            self._absorb(LOST, now)
+        self.decisions.append(Decision(attempt, "", "", "", why))
+        ids, stopping = self._transcript.ids, self._request.stopping
+        if self.stopped_at is not None or (ids and ids[-1] in stopping.stop_ids):
+            self.reason = FinishReason.STOP
+        elif len(ids) == stopping.max_tokens:
+            self.reason = FinishReason.LENGTH
+
+    def take_delta(self) -> Delta:
+        """All that may be sent and was not yet."""
+        if self.reason is not None:
+            self._texts.append(self._transcript.flush())
+            self.reason = self.reason if self.stopped_at is None else FinishReason.STOP
+        delta = Delta("".join(self._texts), tuple(self._transcript.ids[self._given :]))
+        self._texts.clear()
+        self._given = len(self._transcript.ids)
+        return delta
+
+    def closed(self, now: float) -> Closing:
+        """The ledger up to `now`, when the last message leaves or the answer is given up. To be called once."""
+        if self._is_waiting:
+            self._absorb(HOP, now)
+        self._ledger.close(STREAM, now)
+        segments = self._ledger.take()
+        total = now - self._received_at
+        return Closing(segments, total - sum(segment.seconds for segment in segments), total)
+
+    def _take_tokens(self, tokens: session_pb2.Tokens) -> None:
+        if self.stopped_at is not None:
+            return
+        known = len(self._transcript.ids)
+        if tokens.first_index > known:
+            raise InternalError("tokens of the answer are missing")
+        ids = tokens.ids[known - tokens.first_index :]
+        if known + len(ids) > self._request.stopping.max_tokens:
+            raise InternalError("the answer has more tokens than were asked for")
+        self._texts.append(self._transcript.push(ids))
+
+    def _finish(self, attempt: int, finished: session_pb2.Finished, now: float) -> None:
+        if finished.reason not in (session_pb2.Finished.STOP, session_pb2.Finished.LENGTH):
+            raise InternalError("the answer ended without a reason")
+        self._absorb(HOP, now)
+        self._cached_tokens = finished.cached_tokens
+        self.decisions.append(
+            Decision(attempt, finished.prefill, finished.decode, finished.kvstore, finished.why),
+        )
+        self.reason = finish_reason_from_pb(finished)
+
+    def _absorb(self, hop: str, now: float) -> None:
+        self._ledger.absorb(hop, self._callee, now)
+        self._callee.clear()
+        self._is_waiting = False

@@ -1,0 +1,108 @@
+"""The public messages to the gateway's own objects and back."""
+
+from services.core.errors import InvalidRequest
+from services.core.ledger import Segment
+from services.core.request import FinishReason
+from services.gateway.answer import Decision, Delta, Usage
+from services.gateway.ask import Ask, ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from services.gateway.call import Done
+from services.gateway.records import Record
+from services.gateway.served_model import ServedModel
+from services.pb import inference_pb2
+
+_REASONS = {
+    FinishReason.STOP: inference_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: inference_pb2.FINISH_REASON_LENGTH,
+}
+
+
+def ask_from_pb(request: inference_pb2.GenerateRequest) -> Ask:
+    """Raises InvalidRequest if there is no prompt."""
+    sampling, stopping = request.sampling, request.stopping
+    return Ask(
+        prompt=_prompt(request),
+        model=request.model,
+        temperature=sampling.temperature if sampling.HasField("temperature") else 1.0,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p if sampling.HasField("top_p") else 1.0,
+        min_p=sampling.min_p,
+        seed=sampling.seed if sampling.HasField("seed") else None,
+        max_tokens=stopping.max_tokens if stopping.HasField("max_tokens") else None,
+        min_tokens=stopping.min_tokens,
+        stop=tuple(stopping.stop),
+        stop_token_ids=tuple(stopping.stop_token_ids),
+        ignore_eos=stopping.ignore_eos,
+    )
+
+
+def _prompt(request: inference_pb2.GenerateRequest) -> Prompt:
+    match request.WhichOneof("prompt"):
+        case "text":
+            return TextPrompt(request.text, "text")
+        case "chat":
+            messages = tuple(ChatMessage(turn.role, turn.content) for turn in request.chat.messages)
+            return ChatPrompt(messages, "messages")
+        case "token_ids":
+            return TokenPrompt(tuple(request.token_ids.ids), "token_ids")
+        case _:
+            raise InvalidRequest("one of text, chat and token_ids must be set", field="prompt")
+
+
+def response_to_pb(delta: Delta) -> inference_pb2.GenerateResponse:
+    return inference_pb2.GenerateResponse(text=delta.text, token_ids=delta.token_ids)
+
+
+def last_response_to_pb(delta: Delta, done: Done) -> inference_pb2.GenerateResponse:
+    response = response_to_pb(delta)
+    response.done.CopyFrom(
+        inference_pb2.Done(
+            finish_reason=_REASONS[done.reason],
+            usage=_usage(done.usage),
+            ledger=_segments(done.closing.segments),
+            remainder_seconds=done.closing.remainder_seconds,
+            total_seconds=done.closing.total_seconds,
+            request_id=done.head.request_id,
+            trace_id=done.head.trace_id,
+            seed=done.seed,
+        )
+    )
+    return response
+
+
+def record_to_pb(record: Record) -> inference_pb2.RequestRecord:
+    return inference_pb2.RequestRecord(
+        request_id=record.request_id,
+        trace_id=record.trace_id,
+        outcome=record.outcome,
+        usage=_usage(record.usage),
+        ledger=_segments(record.closing.segments),
+        remainder_seconds=record.closing.remainder_seconds,
+        total_seconds=record.closing.total_seconds,
+        decisions=[_decision(decision) for decision in record.decisions],
+    )
+
+
+def model_to_pb(model: ServedModel) -> inference_pb2.Model:
+    return inference_pb2.Model(name=model.name, context=model.context, digest=model.digest)
+
+
+def _usage(usage: Usage) -> inference_pb2.Usage:
+    return inference_pb2.Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        cached_tokens=usage.cached_tokens,
+    )
+
+
+def _segments(segments: tuple[Segment, ...]) -> list[inference_pb2.Segment]:
+    return [inference_pb2.Segment(name=segment.name, seconds=segment.seconds) for segment in segments]
+
+
+def _decision(decision: Decision) -> inference_pb2.Decision:
+    return inference_pb2.Decision(
+        attempt=decision.attempt,
+        prefill=decision.prefill,
+        decode=decision.decode,
+        kvstore=decision.kvstore,
+        why=decision.why,
+    )

@@ -1,0 +1,32 @@
+"""Settings of the gateway: `DIPTYCH_GATEWAY__<FIELD>`."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from services.runtime.settings import ServiceSettings
+
+
+class Settings(ServiceSettings):
+    listen: str = "127.0.0.1:50051"
+    """Address of the public gRPC API."""
+    http_listen: str = "127.0.0.1:8000"
+    """Address of the OpenAI API; port 0 takes a free one."""
+    model: Path
+    """A prepared model directory."""
+    schedulers: tuple[str, ...] = ()
+    """Addresses of schedulers that need not announce themselves."""
+    max_requests: int = Field(default=512, ge=1)
+    """Requests in progress at once; more are refused."""
+    max_body_bytes: int = Field(default=4 << 20, ge=1024)
+    """Largest HTTP body; gRPC has the same limit for messages."""
+    max_messages: int = Field(default=1024, ge=1)
+    """Most messages of one chat."""
+    max_stops: int = Field(default=16, ge=0)
+    """Most stop strings of one request."""
+    slow_client_seconds: float = Field(default=30.0, gt=0)
+    """A client that does not read for so long is cut."""
+    max_attempts: int = Field(default=3, ge=1)
+    """Schedulers tried for one request."""
+    remembered_requests: int = Field(default=1024, ge=0)
+    """Finished requests that GetRequest can tell of."""

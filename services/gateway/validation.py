@@ -1,0 +1,158 @@
+"""The rules a request must meet, the same for both APIs. Pure; nothing here is done twice or elsewhere.
+
+`check` comes before any costly work, `request` after tokenizing. Messages name the field and the rule, never the value.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.core.errors import ContextTooLong, InvalidRequest, UnknownModel
+from services.core.ids import RequestKey
+from services.core.request import Request, Sampling, Stopping
+from services.gateway.ask import Ask, ChatPrompt, TextPrompt, TokenPrompt
+from services.gateway.served_model import ServedModel
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+ROLES = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Counts and lengths, so that a small request cannot buy large work."""
+
+    messages: int = 1024
+    stops: int = 16
+    stop_characters: int = 256
+    stop_token_ids: int = 128
+    temperature: float = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the gateway adds to a request that it accepts."""
+
+    key: RequestKey
+    seed: int
+    """Used if the client names none."""
+    deadline: float | None
+    """On this process's monotonic clock."""
+
+
+def check(ask: Ask, model: ServedModel, limits: Limits) -> None:
+    """Everything that can be said before tokenizing. Raises InvalidRequest or UnknownModel."""
+    if ask.model not in ("", model.name):
+        raise UnknownModel("this model is not served here", field="model")
+    _check_prompt(ask, model, limits)
+    _check_sampling(ask, limits)
+    _check_stopping(ask, model, limits)
+
+
+def request(ask: Ask, prompt: Sequence[int], model: ServedModel, terms: Terms) -> Request:
+    """The request as the services below see it. `max_tokens` beyond the context's room is cut down to it.
+
+    Raises InvalidRequest for an empty prompt, ContextTooLong for one that leaves no room for a token.
+    """
+    if not prompt:
+        raise InvalidRequest(f"{ask.prompt.field} must not be empty", field=ask.prompt.field)
+    room = model.context - len(prompt)
+    if room < 1:
+        raise ContextTooLong(
+            f"the prompt has {len(prompt)} tokens; this model's context of {model.context} has room for"
+            f" {model.context - 1} and an answer",
+            field=ask.prompt.field,
+        )
+    max_tokens = room if ask.max_tokens is None else min(ask.max_tokens, room)
+    own_stops = frozenset() if ask.ignore_eos else model.stop_ids
+    return Request(
+        key=terms.key,
+        prompt=tuple(prompt),
+        sampling=Sampling(
+            temperature=ask.temperature,
+            top_k=ask.top_k,
+            top_p=ask.top_p,
+            min_p=ask.min_p,
+            seed=terms.seed if ask.seed is None else ask.seed,
+        ),
+        stopping=Stopping(
+            max_tokens=max_tokens,
+            min_tokens=min(ask.min_tokens, max_tokens),
+            stop_ids=own_stops | frozenset(ask.stop_token_ids),
+        ),
+        deadline=terms.deadline,
+    )
+
+
+def _check_prompt(ask: Ask, model: ServedModel, limits: Limits) -> None:
+    prompt = ask.prompt
+    match prompt:
+        case TextPrompt():
+            is_empty = not prompt.text
+            _whole_characters(prompt.text, prompt.field)
+        case TokenPrompt():
+            is_empty = not prompt.ids
+            _known_ids(prompt.ids, prompt.field, model)
+        case ChatPrompt():
+            is_empty = not prompt.messages
+            _check_messages(prompt, limits)
+    if is_empty:
+        raise InvalidRequest(f"{prompt.field} must not be empty", field=prompt.field)
+
+
+def _check_messages(prompt: ChatPrompt, limits: Limits) -> None:
+    if len(prompt.messages) > limits.messages:
+        raise InvalidRequest(f"{prompt.field} may have at most {limits.messages} entries", field=prompt.field)
+    for message in prompt.messages:
+        if message.role not in ROLES:
+            raise InvalidRequest("the role of a message must be system, user or assistant", field=prompt.field)
+        _whole_characters(message.content, prompt.field)
+
+
+def _check_sampling(ask: Ask, limits: Limits) -> None:
+    _number("temperature", ask.temperature, 0.0, limits.temperature)
+    _number("min_p", ask.min_p, 0.0, 1.0)
+    _number("top_p", ask.top_p, 0.0, 1.0)
+    if ask.top_p == 0.0:
+        raise InvalidRequest("top_p must be above 0", field="top_p")
+    _count("top_k", ask.top_k, 0, INT32_MAX)
+    if ask.seed is not None:
+        _count("seed", ask.seed, -INT64_MAX - 1, INT64_MAX)
+
+
+def _check_stopping(ask: Ask, model: ServedModel, limits: Limits) -> None:
+    if ask.max_tokens is not None:
+        _count(ask.max_tokens_field, ask.max_tokens, 1, INT32_MAX)
+    _count("min_tokens", ask.min_tokens, 0, INT32_MAX if ask.max_tokens is None else ask.max_tokens)
+    if len(ask.stop) > limits.stops:
+        raise InvalidRequest(f"stop may have at most {limits.stops} strings", field="stop")
+    for stop in ask.stop:
+        if not 0 < len(stop) <= limits.stop_characters:
+            raise InvalidRequest(f"a stop string must have 1 to {limits.stop_characters} characters", field="stop")
+        _whole_characters(stop, "stop")
+    if len(ask.stop_token_ids) > limits.stop_token_ids:
+        raise InvalidRequest(f"stop_token_ids may have at most {limits.stop_token_ids} ids", field="stop_token_ids")
+    _known_ids(ask.stop_token_ids, "stop_token_ids", model)
+
+
+def _number(field: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise InvalidRequest(f"{field} must be a number from {low:g} to {high:g}", field=field)
+
+
+def _count(field: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InvalidRequest(f"{field} must be a whole number from {low} to {high}", field=field)
+
+
+def _known_ids(ids: tuple[int, ...], field: str, model: ServedModel) -> None:
+    if ids and not (min(ids) >= 0 and max(ids) < model.vocab):
+        raise InvalidRequest(f"{field} has an id outside the vocabulary of {model.vocab}", field=field)
+
+
+def _whole_characters(text: str, field: str) -> None:
+    """A lone surrogate is no character: it can be neither encoded nor sent on."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{field} has half of a surrogate pair, which is not a character", field=field) from None

@@ -1,0 +1,1 @@
+"""The shell around the pure core: gRPC, NATS, OpenTelemetry, settings, process life. Knows no tensors and no policy."""

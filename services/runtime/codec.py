@@ -1,0 +1,143 @@
+"""Protobuf messages to core objects and back; the only place that knows both. Every pair round-trips (tested)."""
+
+from collections.abc import Iterable
+
+from services.core.errors import DiptychError, InvalidRequest, error_from
+from services.core.ids import RequestId, RequestKey
+from services.core.ledger import Segment
+from services.core.request import FinishReason, Request, Role, Sampling, Stopping
+from services.pb import kvstore_pb2, session_pb2
+
+_ROLES = {
+    Role.WHOLE: session_pb2.ROLE_WHOLE,
+    Role.PREFILL: session_pb2.ROLE_PREFILL,
+    Role.DECODE: session_pb2.ROLE_DECODE,
+}
+_ROLES_BACK = {value: role for role, value in _ROLES.items()}
+_REASONS = {
+    FinishReason.STOP: session_pb2.Finished.STOP,
+    FinishReason.LENGTH: session_pb2.Finished.LENGTH,
+    FinishReason.HANDED_OVER: session_pb2.Finished.HANDED_OVER,
+}
+_REASONS_BACK = {value: reason for reason, value in _REASONS.items()}
+
+
+def start_to_pb(request: Request, now: float, traceparent: str, kvstore: str = "") -> session_pb2.Start:
+    """`now` is on the clock of `request.deadline`; only the time left crosses the wire."""
+    start = session_pb2.Start(
+        request_id=request.key.request_id,
+        attempt=request.key.attempt,
+        prompt=request.prompt,
+        emitted=request.emitted,
+        sampling=session_pb2.DrawSettings(
+            temperature=request.sampling.temperature,
+            top_k=request.sampling.top_k,
+            top_p=request.sampling.top_p,
+            min_p=request.sampling.min_p,
+            seed=request.sampling.seed,
+        ),
+        stopping=session_pb2.StopSettings(
+            max_tokens=request.stopping.max_tokens,
+            min_tokens=request.stopping.min_tokens,
+            stop_ids=sorted(request.stopping.stop_ids),
+        ),
+        role=_ROLES[request.role],
+        salt=request.salt,
+        priority=request.priority,
+        traceparent=traceparent,
+        kvstore=kvstore,
+    )
+    if request.deadline is not None:
+        start.remaining_seconds = max(request.deadline - now, 0.0)
+    return start
+
+
+def request_from_pb(start: session_pb2.Start, now: float) -> Request:
+    """The request on the receiver's clock. Raises InvalidRequest for a role this version does not know."""
+    role = _ROLES_BACK.get(start.role)
+    if role is None:
+        raise InvalidRequest("role is not known here", field="role")
+    return Request(
+        key=key_from_pb(start),
+        prompt=tuple(start.prompt),
+        emitted=tuple(start.emitted),
+        sampling=Sampling(
+            temperature=start.sampling.temperature,
+            top_k=start.sampling.top_k,
+            top_p=start.sampling.top_p,
+            min_p=start.sampling.min_p,
+            seed=start.sampling.seed,
+        ),
+        stopping=Stopping(
+            max_tokens=start.stopping.max_tokens,
+            min_tokens=start.stopping.min_tokens,
+            stop_ids=frozenset(start.stopping.stop_ids),
+        ),
+        role=role,
+        salt=start.salt,
+        priority=start.priority,
+        deadline=now + start.remaining_seconds if start.HasField("remaining_seconds") else None,
+    )
+
+
+Keyed = (
+    session_pb2.Start
+    | session_pb2.FirstToken
+    | session_pb2.Cancel
+    | session_pb2.Finish
+    | session_pb2.Event
+    | kvstore_pb2.HandoffKey
+)
+
+
+def key_from_pb(message: Keyed) -> RequestKey:
+    """The request attempt a message speaks of."""
+    return RequestKey(RequestId(message.request_id), message.attempt)
+
+
+def handoff_to_pb(key: RequestKey) -> kvstore_pb2.HandoffKey:
+    """A hand-over is named by its request attempt."""
+    return kvstore_pb2.HandoffKey(request_id=key.request_id, attempt=key.attempt)
+
+
+def segments_to_pb(segments: Iterable[Segment]) -> list[session_pb2.TimeSegment]:
+    return [session_pb2.TimeSegment(name=segment.name, seconds=segment.seconds) for segment in segments]
+
+
+def segments_from_pb(segments: Iterable[session_pb2.TimeSegment]) -> list[Segment]:
+    return [Segment(segment.name, segment.seconds) for segment in segments]
+
+
+def tokens_event(
+    key: RequestKey, first_index: int, ids: Iterable[int], segments: Iterable[Segment] = ()
+) -> session_pb2.Event:
+    tokens = session_pb2.Tokens(first_index=first_index, ids=ids)
+    return session_pb2.Event(
+        request_id=key.request_id, attempt=key.attempt, tokens=tokens, segments=segments_to_pb(segments)
+    )
+
+
+def finished_event(
+    key: RequestKey, reason: FinishReason, segments: Iterable[Segment] = (), cached_tokens: int = 0
+) -> session_pb2.Event:
+    finished = session_pb2.Finished(reason=_REASONS[reason], cached_tokens=cached_tokens)
+    return session_pb2.Event(
+        request_id=key.request_id, attempt=key.attempt, finished=finished, segments=segments_to_pb(segments)
+    )
+
+
+def failed_event(key: RequestKey, error: DiptychError, segments: Iterable[Segment] = ()) -> session_pb2.Event:
+    failed = session_pb2.Failed(
+        reason=error.reason, message=error.message, field=error.field, retry_after=error.retry_after
+    )
+    return session_pb2.Event(
+        request_id=key.request_id, attempt=key.attempt, failed=failed, segments=segments_to_pb(segments)
+    )
+
+
+def finish_reason_from_pb(finished: session_pb2.Finished) -> FinishReason:
+    return _REASONS_BACK[finished.reason]
+
+
+def error_from_pb(failed: session_pb2.Failed) -> DiptychError:
+    return error_from(failed.reason, failed.message, field=failed.field, retry_after=failed.retry_after)

@@ -1,0 +1,197 @@
+"""A worker's desk: the requests it was given, by whom, and what it has told them.
+
+Sessions bring Start, FirstToken, Cancel and Finish; the step loop brings events; one `Events` message per step and
+session goes back. What differs between prefill and decode is the `Duty`. When a session ends, what was started on it
+is cancelled.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from services.core import batch_events
+from services.core.errors import DiptychError, Draining, InvalidRequest
+from services.core.ids import RequestKey
+from services.core.plan import StepPlan
+from services.core.request import FinishReason, Role
+from services.pb import operations_pb2, session_pb2
+from services.runtime import codec
+from services.runtime.duty import Duty, UpSession, Work
+from services.runtime.step_loop import StepLoop
+from services.runtime.telemetry import Telemetry
+from services.runtime.timeline import Timeline
+
+
+@dataclass(slots=True)
+class _Letter:
+    """Events for one session, gathered over one step."""
+
+    session: UpSession
+    events: list[session_pb2.Event]
+
+
+class Desk:
+    """Files works by key; owns the batch's requests on behalf of the sessions."""
+
+    def __init__(self, loop: StepLoop, duty: Duty, telemetry: Telemetry) -> None:
+        self._loop = loop
+        self._duty = duty
+        self._telemetry = telemetry
+        self._works: dict[RequestKey, Work] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_draining = False
+
+    # --- sessions
+
+    def opened(self, session: UpSession) -> None:
+        """Any caller with the cluster's token may start requests."""
+
+    def received(self, session: UpSession, message: session_pb2.Down, now: float) -> None:
+        match message.WhichOneof("kind"):
+            case "start":
+                self._start(session, message.start, now)
+            case "first_token":
+                self._first_token(message.first_token, now)
+            case "cancel":
+                self._cancel(codec.key_from_pb(message.cancel))
+            case "finish":
+                self._finish(codec.key_from_pb(message.finish), now)
+
+    def closed(self, session: UpSession) -> None:
+        for work in [work for work in self._works.values() if work.session is session]:
+            self._cancel(work.key)
+
+    # --- the step loop
+
+    def planned(self, plan: StepPlan, now: float) -> None:
+        for chunk in plan.chunks:
+            if work := self._works.get(chunk.key):
+                self._duty.planned(work, now)
+
+    def deliver(self, events: list[batch_events.Event], now: float) -> None:
+        letters: dict[int, _Letter] = {}
+        for event in events:
+            if (work := self._works.get(event.key)) is None:
+                continue
+            answers = self._answers(work, event, now)
+            letters.setdefault(id(work.session), _Letter(work.session, [])).events.extend(answers)
+        for letter in letters.values():
+            _post(letter.session, letter.events)
+
+    async def idle(self) -> None:
+        """Returns once nothing is on the desk; from now on what comes is refused."""
+        self._is_draining = True
+        await self._idle.wait()
+
+    def holdings(self) -> list[operations_pb2.Holding]:
+        """Works on the desk and what the batch holds, for the audit."""
+        now = time.monotonic()
+        works = [_holding("work", w.key, now - w.began, 1, w.timeline.segment) for w in self._works.values()]
+        batch = [_holding("request", h.key, h.age, h.blocks, h.state.value) for h in self._loop.batcher.holdings(now)]
+        return works + batch
+
+    # --- private
+
+    def _start(self, session: UpSession, start: session_pb2.Start, now: float) -> None:
+        key = codec.key_from_pb(start)
+        try:
+            self._take(session, start, now)
+        except DiptychError as error:
+            _post(session, [codec.failed_event(key, error)])
+
+    def _take(self, session: UpSession, start: session_pb2.Start, now: float) -> None:
+        if self._is_draining:
+            raise Draining("this worker is leaving")
+        request = codec.request_from_pb(start, now)
+        if request.role not in self._duty.roles:
+            raise InvalidRequest("this worker does not take this role", field="role")
+        self._loop.batcher.add(request, now)
+        timeline = Timeline(self._telemetry, start.traceparent, now)
+        conclude = partial(self._conclude, request.key)
+        work = Work(request, session, timeline, start.kvstore, began=now, conclude=conclude)
+        self._works[work.key] = work
+        self._idle.clear()
+        self._duty.begin(work, now)
+        self._loop.wake()
+
+    def _first_token(self, message: session_pb2.FirstToken, now: float) -> None:
+        if work := self._works.get(codec.key_from_pb(message)):
+            self._loop.batcher.first_token(work.key, message.token)
+            self._duty.first_token(work, now)
+            self._loop.wake()
+
+    def _cancel(self, key: RequestKey) -> None:
+        if work := self._works.get(key):
+            self._drop(work)
+
+    def _finish(self, key: RequestKey, now: float) -> None:
+        """The gateway has seen a stop string: the answer is complete, and the ledger goes back."""
+        if work := self._works.get(key):
+            work.timeline.close(now)
+            segments = work.timeline.take()
+            self._drop(work)
+            _post(work.session, [codec.finished_event(key, FinishReason.STOP, segments, work.cached_tokens)])
+
+    def _conclude(self, key: RequestKey, event: session_pb2.Event) -> None:
+        """The duty is done with a work that it held on to after the batch."""
+        if work := self._works.get(key):
+            self._forget(work)
+            _post(work.session, [event])
+
+    def _drop(self, work: Work) -> None:
+        self._loop.batcher.cancel(work.key)
+        self._duty.abandon(work)
+        self._forget(work)
+        self._loop.wake()
+
+    def _forget(self, work: Work) -> None:
+        work.timeline.close(time.monotonic())
+        self._works.pop(work.key, None)
+        if not self._works:
+            self._idle.set()
+
+    def _answers(self, work: Work, event: batch_events.Event, now: float) -> Iterable[session_pb2.Event]:
+        match event:
+            case batch_events.Started():
+                if work.request.role is not Role.DECODE:
+                    work.cached_tokens = event.cached_tokens
+                self._duty.started(work, now)
+            case batch_events.Reserved():
+                self._duty.reserved(work, event, now)
+            case batch_events.Sealed():
+                self._duty.sealed(work, event.blocks)
+            case batch_events.Emitted():
+                segments = self._duty.emitted(work, now)
+                return [codec.tokens_event(work.key, event.index, [event.token], segments)]
+            case batch_events.Finished():
+                return self._finished(work, event.reason, now)
+            case batch_events.Failed():
+                work.timeline.close(now, event.error)
+                self._duty.abandon(work)
+                self._forget(work)
+                return [codec.failed_event(work.key, event.error, work.timeline.take())]
+            case batch_events.Preempted():
+                pass
+        return []
+
+    def _finished(self, work: Work, reason: FinishReason, now: float) -> Iterable[session_pb2.Event]:
+        work.timeline.close(now)
+        if not self._duty.finished(work, reason):
+            return []
+        self._forget(work)
+        return [codec.finished_event(work.key, reason, work.timeline.take(), work.cached_tokens)]
+
+
+def _post(session: UpSession, events: list[session_pb2.Event]) -> None:
+    """To a session that is ending nothing needs to be said: its works are about to be cancelled."""
+    if events and session.is_open:
+        session.send(session_pb2.Up(events=session_pb2.Events(events=events)))
+
+
+def _holding(kind: str, key: RequestKey, age: float, count: int, state: str) -> operations_pb2.Holding:
+    return operations_pb2.Holding(
+        kind=kind, request_id=key.request_id, attempt=key.attempt, age_seconds=age, count=count, state=state
+    )

@@ -1,0 +1,69 @@
+"""A worker's side of the kvstores: publishes hand-overs and fetches them. Owns the sessions, the transfer thread and
+every transfer under way; knows blocks as bytes, never as tensors."""
+
+import asyncio
+import time
+from typing import Self
+
+from services.pb import operations_pb2
+from services.runtime.kv_carrier import BlockBytes, Carrier, Lane
+from services.runtime.kv_fetch import Fetch, ReaderCalls
+from services.runtime.kv_links import StoreLinks
+from services.runtime.kv_publication import Publication, WriterCalls
+from services.runtime.kv_tools import Tools
+from services.runtime.session import Terms
+from services.runtime.telemetry import Telemetry
+
+
+class KVClient:
+    """An async context manager; leaving gives up what is under way and returns when no copy runs any more.
+
+    `terms.hello` carries the worker's incarnation, fingerprint and format: a store refuses those that differ.
+    """
+
+    def __init__(self, kv: BlockBytes, terms: Terms, token: str, telemetry: Telemetry) -> None:
+        self.links = StoreLinks(terms, token)
+        self._carrier = Carrier(kv, self.links)
+        self._tools = Tools(self.links, self._carrier, telemetry, terms.faults)
+        self._publications: set[Publication] = set()
+        self._fetches: set[Fetch] = set()
+
+    def publish(self, lane: Lane, calls: WriterCalls) -> Publication:
+        """Begins the writer's end of a hand-over."""
+        publication = Publication(self._tools, lane, calls)
+        self._publications.add(publication)
+        publication.task.add_done_callback(lambda _: self._publications.discard(publication))
+        return publication
+
+    def claim(self, lane: Lane, calls: ReaderCalls) -> Fetch:
+        """Claims a hand-over at once; what of it is wanted may be said later."""
+        fetch = Fetch(self._tools, lane, calls)
+        self._fetches.add(fetch)
+        fetch.task.add_done_callback(lambda _: self._fetches.discard(fetch))
+        return fetch
+
+    def holdings(self) -> list[operations_pb2.Holding]:
+        """Transfers under way, for the audit."""
+        now = time.monotonic()
+        puts = [("publication", p.lane, now - p.since, p.num_unsealed) for p in self._publications]
+        gets = [("fetch", f.lane, now - f.since, f.num_missing) for f in self._fetches]
+        return [
+            operations_pb2.Holding(
+                kind=kind, request_id=lane.key.request_id, attempt=lane.key.attempt, age_seconds=age, count=count
+            )
+            for kind, lane, age, count in puts + gets
+        ]
+
+    async def __aenter__(self) -> Self:
+        await self.links.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for publication in self._publications:
+            publication.abort()
+        for fetch in self._fetches:
+            fetch.release()
+        tasks = [p.task for p in self._publications] + [f.task for f in self._fetches]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.links.__aexit__()
+        self._carrier.close()

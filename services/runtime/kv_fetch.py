@@ -1,0 +1,167 @@
+"""The reader's end of a hand-over: claims it, gets blocks as they appear, and says when nothing more will come.
+
+    claimed ──want──▶ waits for blocks, gets them: `landed` for each ──▶ `no_more` once
+       └──────────────────────── release (at any time) ────────────────────┘  (only if `want` was called)
+
+Whatever goes wrong ends in `no_more`; the worker computes what has not landed. The store lets go at once.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from opentelemetry.trace import Span
+
+from services.core.batch_events import FetchBlock
+from services.core.errors import DiptychError, KVMissing, WorkerLost, error_from
+from services.core.ids import BlockHash
+from services.pb import kvstore_pb2
+from services.runtime.codec import handoff_to_pb
+from services.runtime.kv_carrier import Lane
+from services.runtime.kv_links import StoreSession
+from services.runtime.kv_tools import Tools, outcome
+from services.runtime.telemetry import traceparent
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What became of a fetch; moments are on the monotonic clock."""
+
+    landed: int
+    bytes: int
+    all_there_at: float
+    """When the last wanted block was available; the end, if that never was."""
+    ended_at: float
+    """When all had landed, or it was given up."""
+    error: DiptychError | None
+    """Why not all have landed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderCalls:
+    """Whom a fetch tells; on the loop thread, never within `want`."""
+
+    landed: Callable[[int], None]
+    """The block of this index is verified and filled in."""
+    no_more: Callable[[Fetched], None]
+    """No copy runs or will; once after `want`, also after a release."""
+
+
+class Fetch:
+    """One claimed hand-over. All verbs return at once and are legal at any time."""
+
+    def __init__(self, tools: Tools, lane: Lane, calls: ReaderCalls) -> None:
+        self.lane = lane
+        self.since = time.monotonic()
+        self._tools = tools
+        self._calls = calls
+        self._session: StoreSession | None = None
+        self._missing: dict[BlockHash, FetchBlock] | None = None
+        """Wanted and not landed; None before `want`."""
+        self._there: set[BlockHash] = set()
+        self._is_complete = self._is_released = self._is_over = False
+        self._all_there_at: float | None = None
+        self._landed = self._bytes = 0
+        self._error: DiptychError | None = None
+        self._span: Span | None = None
+        self._wake = asyncio.Event()
+        self.task = asyncio.create_task(self._run(), name=f"fetch-{lane.key}")
+        # Not a finally in the task: a task that is cancelled before it began would never reach it.
+        self.task.add_done_callback(self._conclude)
+
+    @property
+    def num_missing(self) -> int:
+        return len(self._missing or ())
+
+    def want(self, blocks: Sequence[FetchBlock], since: float) -> None:
+        """Fill these blocks, which stay pinned until `landed` or `no_more`; `since` is on the monotonic clock. Once."""
+        self._missing = {block.hash: block for block in blocks}
+        self.since = since
+        self._note_availability(since)
+        self._wake.set()
+        if self._is_over:
+            asyncio.get_running_loop().call_soon(self._report)
+
+    def release(self) -> None:
+        """The request needs the hand-over no more, or is gone."""
+        self._is_released = not self.task.done()
+        self.task.cancel()
+
+    # --- what the store says
+
+    def heard(self, message: kvstore_pb2.StoreUp, now: float) -> None:
+        match message.WhichOneof("kind"):
+            case "available":
+                self._there.update(BlockHash(ref.hash) for ref in message.available.blocks)
+                self._is_complete |= message.available.complete
+                self._note_availability(now)
+            case "closed":
+                self._fail(error_from(message.closed.reason, message.closed.message))
+        self._wake.set()
+
+    def lost(self) -> None:
+        self._fail(WorkerLost("the session with the kvstore is lost"))
+
+    # --- private
+
+    async def _run(self) -> None:
+        links, lane = self._tools.links, self.lane
+        self._session = await links.connected(lane.store)
+        links.listen(self._session, lane.key, self)
+        self._session.send(kvstore_pb2.StoreDown(claim=kvstore_pb2.Claim(handoff=handoff_to_pb(lane.key))))
+        while self._missing is None or self._missing:
+            self._wake.clear()
+            missing = self._missing or {}
+            if there := [block for block in missing.values() if block.hash in self._there]:
+                await self._get(there, is_last=len(there) == len(missing))
+            elif missing and self._is_complete:
+                raise KVMissing("the hand-over ended without all of its blocks")
+            else:
+                await self._wake.wait()
+
+    async def _get(self, blocks: Sequence[FetchBlock], *, is_last: bool) -> None:
+        if self._span is None:
+            self._span = self._tools.telemetry.start("kv.get", self.lane.traceparent)
+        if is_last:
+            # Earlier, a planted delay could hide behind blocks that are still to be computed.
+            await self._tools.faults.pause("kv.get")
+        lane = self.lane._replace(traceparent=traceparent(self._span))
+        await self._tools.carrier.get(lane, blocks, self._filled)
+        if any(block.hash in (self._missing or {}) for block in blocks):
+            raise KVMissing("the store sent fewer blocks than it has")
+
+    def _filled(self, block: FetchBlock, size: int) -> None:
+        self._landed += 1
+        self._bytes += size
+        if self._missing is not None:
+            del self._missing[block.hash]
+        self._calls.landed(block.index)
+
+    def _note_availability(self, now: float) -> None:
+        if self._missing is not None and self._all_there_at is None and self._missing.keys() <= self._there:
+            self._all_there_at = now
+
+    def _fail(self, error: DiptychError) -> None:
+        if self._error is None and not self.task.done():
+            self._error = error
+            self.task.cancel()
+
+    def _conclude(self, task: asyncio.Task[None]) -> None:
+        self._is_over = True
+        self._error = outcome(task, self._error)
+        if self._session:
+            self._tools.links.unlisten(self._session, self.lane.key, self)
+            if self._session.is_open:
+                release = kvstore_pb2.Release(handoff=handoff_to_pb(self.lane.key))
+                self._session.send(kvstore_pb2.StoreDown(release=release))
+        if self._span:
+            self._span.set_attributes({"diptych.blocks": self._landed, "diptych.bytes": self._bytes})
+            self._tools.telemetry.end(self._span, asyncio.CancelledError() if self._is_released else self._error)
+        if self._missing is not None:
+            self._report()
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        all_there_at = now if self._all_there_at is None else self._all_there_at
+        self._calls.no_more(Fetched(self._landed, self._bytes, all_there_at, now, self._error))

@@ -1,0 +1,225 @@
+"""The writer's end of a hand-over: offers blocks, puts those the store lacks, and says when each is no longer needed.
+
+    add, add, ... finish        every block is `done` once, as soon as its bytes are copied or are not wanted
+                                `published` once, when all are sealed or the rest has failed
+    add, ... abort              every block is `done` once; `published` is not called
+
+A failure is not the request's: the reader computes what does not come.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from opentelemetry.trace import Span
+
+from services.core.batch_events import SealedBlock
+from services.core.errors import DiptychError, WorkerLost, error_from
+from services.core.ids import BlockHash, BlockId
+from services.pb import kvstore_pb2
+from services.runtime.codec import handoff_to_pb
+from services.runtime.kv_carrier import Lane
+from services.runtime.kv_links import StoreSession
+from services.runtime.kv_tools import Tools, outcome
+from services.runtime.telemetry import traceparent
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of a publication."""
+
+    blocks: int
+    """Sealed in the store now."""
+    skipped: int
+    """Of these, the ones it had already, whose bytes were not sent."""
+    bytes: int
+    """Sent."""
+    error: DiptychError | None
+    """Why the rest was not sealed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterCalls:
+    """Whom a publication tells; on the loop thread."""
+
+    done: Callable[[BlockId], None]
+    """Nothing reads this block any more. Once for every block added, maybe within `add`."""
+    published: Callable[[Published], None]
+
+
+class Publication:
+    """One hand-over's blocks on their way into a store. All verbs return at once and are legal at any time."""
+
+    def __init__(self, tools: Tools, lane: Lane, calls: WriterCalls) -> None:
+        self.lane = lane
+        self.since = time.monotonic()
+        self._tools = tools
+        self._calls = calls
+        self._session: StoreSession | None = None
+        self._known: set[BlockHash] = set()
+        self._unoffered: list[SealedBlock] = []
+        self._unsealed: dict[BlockHash, SealedBlock] = {}
+        self._held: dict[BlockHash, BlockId] = {}
+        """Blocks that are not done."""
+        self._wanted: list[SealedBlock] = []
+        self._is_finished = self._is_aborted = self._is_over = False
+        self._said_complete = self._was_paused = False
+        self._skipped = self._bytes = 0
+        self._error: DiptychError | None = None
+        self._span: Span | None = None
+        self._wake = asyncio.Event()
+        self.task = asyncio.create_task(self._run(), name=f"publish-{lane.key}")
+        # Not a finally in the task: a task that is cancelled before it began would never reach it.
+        self.task.add_done_callback(self._conclude)
+
+    @property
+    def num_unsealed(self) -> int:
+        return len(self._unsealed)
+
+    def add(self, blocks: Sequence[SealedBlock]) -> None:
+        """Offers more blocks, each pinned until it is `done`. One whose hash was added before is not needed."""
+        new = [block for block in blocks if block.hash not in self._known]
+        needless = [block for block in blocks if block.hash in self._known]
+        if self._is_over or self._error or self._is_aborted:
+            new, needless = [], list(blocks)
+        self._known.update(block.hash for block in new)
+        self._unsealed.update((block.hash, block) for block in new)
+        self._held.update((block.hash, block.block) for block in new)
+        self._unoffered += new
+        if new and self._span is None:
+            self._span = self._tools.telemetry.start("kv.put", self.lane.traceparent)
+        self._wake.set()
+        for block in needless:
+            self._calls.done(block.block)
+
+    def finish(self) -> None:
+        """No more blocks will be added; `published` follows."""
+        self._is_finished = True
+        self._wake.set()
+        if self._is_over:
+            asyncio.get_running_loop().call_soon(self._report)
+
+    def abort(self) -> None:
+        """The request is gone."""
+        self._is_aborted = True
+        self.task.cancel()
+
+    # --- what the store says
+
+    def heard(self, message: kvstore_pb2.StoreUp, now: float) -> None:
+        match message.WhichOneof("kind"):
+            case "wanted":
+                hashes = [BlockHash(raw) for raw in message.wanted.hashes]
+                self._wanted += [self._unsealed[each] for each in hashes if each in self._unsealed]
+            case "available":
+                for ref in message.available.blocks:
+                    if self._sealed(BlockHash(ref.hash)):
+                        self._skipped += 1
+            case "closed":
+                self._fail(error_from(message.closed.reason, message.closed.message))
+        self._wake.set()
+
+    def lost(self) -> None:
+        self._fail(WorkerLost("the session with the kvstore is lost"))
+
+    # --- private
+
+    async def _run(self) -> None:
+        links, lane = self._tools.links, self.lane
+        self._session = await links.connected(lane.store)
+        links.listen(self._session, lane.key, self)
+        while True:
+            self._wake.clear()
+            self._offer(self._session)
+            if self._wanted:
+                await self._put()
+            elif self._said_complete and not self._unsealed:
+                return
+            else:
+                await self._wake.wait()
+
+    def _offer(self, session: StoreSession) -> None:
+        blocks, self._unoffered = self._unoffered, []
+        handoff = handoff_to_pb(self.lane.key)
+        for run in _runs(blocks):
+            hashes = [block.hash for block in run]
+            offer = kvstore_pb2.Offer(handoff=handoff, hashes=hashes, first_index=run[0].index)
+            session.send(kvstore_pb2.StoreDown(offer=offer))
+        if self._is_finished and not self._said_complete:
+            self._said_complete = True
+            session.send(kvstore_pb2.StoreDown(offer=kvstore_pb2.Offer(handoff=handoff, complete=True)))
+
+    async def _put(self) -> None:
+        if not self._was_paused:
+            self._was_paused = True
+            await self._tools.faults.pause("kv.put")
+        blocks, self._wanted = self._wanted, []
+        lane = self.lane._replace(traceparent=traceparent(self._span) if self._span else "")
+        await self._tools.carrier.put(lane, blocks, self._copied)
+        for block in blocks:
+            self._sealed(block.hash)
+
+    def _copied(self, block: SealedBlock, size: int) -> None:
+        self._bytes += size
+        self._done(block.hash)
+
+    def _sealed(self, block_hash: BlockHash) -> bool:
+        self._done(block_hash)
+        return self._unsealed.pop(block_hash, None) is not None
+
+    def _done(self, block_hash: BlockHash) -> None:
+        if (block := self._held.pop(block_hash, None)) is not None:
+            self._calls.done(block)
+
+    def _fail(self, error: DiptychError) -> None:
+        if self._error is None and not self.task.done():
+            self._error = error
+            self.task.cancel()
+
+    def _conclude(self, task: asyncio.Task[None]) -> None:
+        self._is_over = True
+        self._error = outcome(task, self._error)
+        if self._said_complete and not self._unsealed:
+            # The reader may leave, and close the hand-over, as soon as it has the last block.
+            self._error = None
+        if self._session:
+            self._tools.links.unlisten(self._session, self.lane.key, self)
+            self._release(self._session)
+        for block_hash in tuple(self._held):
+            self._done(block_hash)
+        self._end_span()
+        if self._is_finished:
+            self._report()
+
+    def _release(self, session: StoreSession) -> None:
+        if session.is_open:
+            release = kvstore_pb2.Release(handoff=handoff_to_pb(self.lane.key))
+            session.send(kvstore_pb2.StoreDown(release=release))
+
+    def _end_span(self) -> None:
+        if self._span:
+            sent = self._summary()
+            self._span.set_attributes(
+                {"diptych.blocks": sent.blocks, "diptych.blocks_skipped": sent.skipped, "diptych.bytes": sent.bytes}
+            )
+            self._tools.telemetry.end(self._span, asyncio.CancelledError() if self._is_aborted else self._error)
+
+    def _summary(self) -> Published:
+        return Published(len(self._known) - len(self._unsealed), self._skipped, self._bytes, self._error)
+
+    def _report(self) -> None:
+        if not self._is_aborted:
+            self._calls.published(self._summary())
+
+
+def _runs(blocks: Iterable[SealedBlock]) -> Iterator[list[SealedBlock]]:
+    """Blocks in stretches of consecutive indexes, as an offer names them."""
+    run: list[SealedBlock] = []
+    for block in blocks:
+        if run and block.index != run[-1].index + 1:
+            yield run
+            run = []
+        run.append(block)
+    if run:
+        yield run

@@ -1,0 +1,106 @@
+"""The worker's loop: plan on the loop thread, execute on the compute thread, apply on the loop thread.
+
+Nothing else touches the batcher, so there are no locks; cancellation lands between steps and health answers during
+them. A broken engine ends the loop with EngineFault, and with it the process: a worker that cannot compute must not
+look alive.
+"""
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from services.core.batch_events import Event
+from services.core.batcher import Batcher
+from services.core.errors import EngineFault
+from services.core.plan import StepPlan, StepResult
+from services.pb import operations_pb2
+from services.runtime.faults import Faults
+from services.runtime.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """What the loop needs of an engine."""
+
+    def execute(self, plan: StepPlan) -> StepResult: ...
+
+
+class Observer(Protocol):
+    """Who is told what happens; called on the loop thread."""
+
+    def planned(self, plan: StepPlan, now: float) -> None:
+        """These chunks are about to be computed."""
+
+    def deliver(self, events: list[Event], now: float) -> None:
+        """All that one step, or one admission, led to."""
+
+
+class StepLoop:
+    """Runs steps for as long as there is something to compute, and waits to be woken otherwise."""
+
+    def __init__(self, batcher: Batcher, runner: Runner, metrics: Metrics, faults: Faults, *, seam: str) -> None:
+        self.batcher = batcher
+        self._runner = runner
+        self._metrics = metrics
+        self._faults = faults
+        self._seam = seam
+        self._woken = asyncio.Event()
+        self._compute = ThreadPoolExecutor(1, thread_name_prefix="compute")
+
+    def wake(self) -> None:
+        """Something changed: there may be something to do."""
+        self._woken.set()
+
+    def load(self) -> operations_pb2.Load:
+        """How busy the batch is."""
+        batcher = self.batcher
+        total = batcher.limits.num_blocks
+        return operations_pb2.Load(
+            running=batcher.num_running,
+            waiting=batcher.num_waiting,
+            blocks_total=total,
+            blocks_used=total - batcher.free_blocks - batcher.cached_blocks,
+            blocks_cached=batcher.cached_blocks,
+            waiting_tokens=batcher.waiting_tokens,
+            max_running=batcher.limits.max_running,
+        )
+
+    async def run(self, observer: Observer) -> None:
+        """For ever, until cancelled. Raises EngineFault if the engine breaks."""
+        try:
+            while True:
+                await self._once(observer)
+        finally:
+            # A step that is running cannot be stopped; it ends by itself and its result is not wanted.
+            self._compute.shutdown(wait=False, cancel_futures=True)
+
+    async def _once(self, observer: Observer) -> None:
+        self._woken.clear()
+        now = time.monotonic()
+        if events := self.batcher.admit(now):
+            observer.deliver(events, now)
+        plan = self.batcher.plan(now)
+        if plan is None:
+            # An admission may have changed what can be computed; only a quiet batch is worth waiting on.
+            if not events:
+                await self._woken.wait()
+            return
+        observer.planned(plan, now)
+        result = await self._execute(plan)
+        now = time.monotonic()
+        observer.deliver(self.batcher.apply(result, now), now)
+
+    async def _execute(self, plan: StepPlan) -> StepResult:
+        await self._faults.pause(self._seam)
+        begin = time.monotonic()
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(self._compute, self._runner.execute, plan)
+        except Exception as error:
+            log.exception("the engine broke")
+            raise EngineFault("the engine broke; this worker stops") from error
+        self._metrics.count("diptych_steps_total")
+        self._metrics.observe("diptych_step_seconds", time.monotonic() - begin)
+        return result

@@ -1,0 +1,41 @@
+"""Wires the scheduler, top to bottom."""
+
+from services.pb import operations_pb2, session_pb2
+from services.runtime.process import Process, run
+from services.runtime.server import Parts, serving
+from services.runtime.session import PROTOCOL, Terms
+from services.runtime.session_server import SERVICE, SessionServer
+from services.scheduler.cluster_view import ClusterView
+from services.scheduler.conductor import Conductor
+from services.scheduler.settings import Settings
+from services.scheduler.workers import Workers
+
+SEAMS = {"start": "scheduler.start", "first_token": "scheduler.first_token"}
+"""Where a delay can be planted on the way to a worker."""
+
+
+async def main(process: Process[Settings]) -> None:
+    settings, identity = process.settings, process.identity
+    hello = session_pb2.Hello(protocol=PROTOCOL, name=identity.name, incarnation=identity.incarnation)
+    conductor = Conductor(process, view := ClusterView())
+    workers = Workers(process, view, conductor, Terms(hello, settings.session_timeout, process.faults, SEAMS))
+    sessions = SessionServer(Terms(hello, settings.session_timeout), conductor)
+
+    def load() -> operations_pb2.Load:
+        waiting = conductor.num_waiting
+        return operations_pb2.Load(running=conductor.num_tickets - waiting, waiting=waiting)
+
+    parts = Parts(
+        register=[sessions.register],
+        services=[SERVICE],
+        holdings=conductor.holdings,
+        load=load,
+        peers=workers.peers,
+        idle=conductor.idle,
+    )
+    async with serving(process, parts) as server:
+        await server.live(workers.keep())
+
+
+if __name__ == "__main__":
+    run("scheduler", Settings, main)

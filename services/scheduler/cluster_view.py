@@ -1,0 +1,69 @@
+"""What the scheduler knows of the cluster: workers with a live session, their last word on their load, stores.
+
+Recent placements count before the worker's own report of them arrives.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A worker as it last described itself."""
+
+    address: str
+    name: str
+    service: str
+    """`prefill` or `decode`."""
+    fingerprint: str
+    format: str
+    is_ready: bool
+    running: int
+    waiting: int
+    max_running: int
+    blocks_total: int
+    blocks_used: int
+    waiting_tokens: int
+
+
+@dataclass(slots=True)
+class ClusterView:
+    """Mutable; one per scheduler. The policy only reads it."""
+
+    workers: dict[str, WorkerStatus] = field(default_factory=dict)
+    """By address; only those with a live session."""
+    kvstores: dict[str, str] = field(default_factory=dict)
+    """Address to name."""
+    placed: Counter[str] = field(default_factory=Counter)
+    """Requests this scheduler has on each worker now."""
+    overloaded: set[str] = field(default_factory=set)
+    """Workers that refused a request for want of room and have not spoken since."""
+
+    def update(self, status: WorkerStatus) -> None:
+        """A worker's latest word."""
+        self.workers[status.address] = status
+        self.overloaded.discard(status.address)
+
+    def drop(self, address: str) -> None:
+        """Its session ended."""
+        self.workers.pop(address, None)
+        self.overloaded.discard(address)
+
+    def count(self, address: str, change: int) -> None:
+        """This scheduler has so many more, or fewer, requests on a worker."""
+        self.placed[address] += change
+        if self.placed[address] <= 0:
+            del self.placed[address]
+
+    def pool(self, service: str) -> list[WorkerStatus]:
+        """Ready workers of a service, in a stable order."""
+        ready = [worker for worker in self.workers.values() if worker.service == service and worker.is_ready]
+        return sorted(ready, key=lambda worker: worker.address)
+
+    def in_flight(self, worker: WorkerStatus) -> int:
+        """Requests on a worker: its own word, or what this scheduler put there if that is more."""
+        return max(worker.running + worker.waiting, self.placed[worker.address])
+
+    def has_room(self, worker: WorkerStatus) -> bool:
+        """Whether another request would run at once rather than queue on the worker."""
+        return worker.address not in self.overloaded and self.in_flight(worker) < worker.max_running

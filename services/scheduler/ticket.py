@@ -1,0 +1,65 @@
+"""One request on the scheduler: its story, whom to tell, and the account of its time."""
+
+from dataclasses import dataclass, field, replace
+
+from opentelemetry.trace import Span
+
+from services.core.ids import RequestKey
+from services.core.request import Request
+from services.pb import session_pb2
+from services.runtime.session import Session
+from services.runtime.timeline import Timeline
+from services.scheduler.story import Placement, Story
+
+UpSession = Session[session_pb2.Up]
+
+ATTEMPTS_PER_START = 256
+"""A gateway counts the schedulers it tried; each scheduler counts its own attempts below that, so that no two attempts
+of a request ever share a number, whoever made them."""
+
+
+def own_first_attempt(request: Request) -> Request:
+    """The request as this scheduler's first attempt."""
+    key = RequestKey(request.key.request_id, request.key.attempt * ATTEMPTS_PER_START)
+    return replace(request, key=key)
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """From Start to the last event; filed under the attempt that is current."""
+
+    story: Story
+    session: UpSession
+    """The gateway's."""
+    gateway_key: RequestKey
+    """What the gateway calls this request."""
+    span: Span
+    timeline: Timeline
+    began: float
+    filed: RequestKey
+    """The attempt it is filed under."""
+    placement: Placement | None = None
+    """The latest, for the record."""
+    cached_tokens: int = 0
+    counted: frozenset[str] = frozenset()
+    """Workers on which it counts in the cluster view."""
+
+    @property
+    def key(self) -> RequestKey:
+        return self.story.request.key
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Events for gateways, gathered while one message is worked through, sent as one message per session."""
+
+    _letters: dict[int, tuple[UpSession, list[session_pb2.Event]]] = field(default_factory=dict)
+
+    def add(self, ticket: Ticket, event: session_pb2.Event) -> None:
+        self._letters.setdefault(id(ticket.session), (ticket.session, []))[1].append(event)
+
+    def flush(self) -> None:
+        for session, events in self._letters.values():
+            if session.is_open:
+                session.send(session_pb2.Up(events=session_pb2.Events(events=events)))
+        self._letters.clear()

@@ -1,0 +1,140 @@
+"""Sessions to all workers, and the view of the cluster that they and the bus keep up to date.
+
+A worker is in the view while its session lives; what it says on the session's opening outranks the bus.
+"""
+
+import asyncio
+import logging
+
+from services.core.errors import DiptychError
+from services.pb import operations_pb2, operations_pb2_grpc, session_pb2, session_pb2_grpc
+from services.runtime import dial
+from services.runtime.directory import Directory
+from services.runtime.edge import remote_errors
+from services.runtime.process import Process
+from services.runtime.session import Session, Terms
+from services.runtime.session_pool import SessionPool
+from services.runtime.telemetry import Telemetry
+from services.scheduler.cluster_view import ClusterView, WorkerStatus
+from services.scheduler.conductor import Conductor
+from services.scheduler.settings import Settings
+
+log = logging.getLogger(__name__)
+
+WORKER_SERVICES = ("prefill", "decode")
+REFRESH_SECONDS = 0.5
+
+
+class Workers:
+    """The scheduler's side of its sessions to workers. Run `keep` for as long as the scheduler lives."""
+
+    def __init__(self, process: Process[Settings], view: ClusterView, conductor: Conductor, terms: Terms) -> None:
+        self._settings = process.settings
+        self._telemetry: Telemetry = process.telemetry
+        self._token = process.settings.token.get_secret_value()
+        self._view = view
+        self._conductor = conductor
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._greeted: set[str] = set()
+        self._directory = Directory(process.bus, (*WORKER_SERVICES, "kvstore"), self._heard)
+        self._pool = SessionPool(
+            session_pb2.Down, lambda channel: session_pb2_grpc.SessionStub(channel).Open, self, terms, self._token
+        )
+        conductor.send = self.send
+
+    def send(self, address: str, message: session_pb2.Down, *, urgent: bool = False) -> bool:
+        """Whether the worker has a live session to carry `message`."""
+        session = self._pool.session(address)
+        if session is None or not session.is_open:
+            return False
+        session.send(message, urgent=urgent)
+        return True
+
+    async def keep(self) -> None:
+        """Dials whoever is announced or configured, and forgets whoever has left, for ever."""
+        async with self._pool:
+            for address in self._settings.workers:
+                self._pool.ensure(address)
+            while True:
+                self._refresh()
+                await asyncio.sleep(REFRESH_SECONDS)
+
+    def peers(self) -> list[str]:
+        """Names of the workers with a live session."""
+        return sorted(session.peer.name for session in self._pool.sessions())
+
+    # --- sessions
+
+    def opened(self, session: Session[session_pb2.Down]) -> None:
+        task = asyncio.create_task(self._ask(session.address), name="ask-status")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def received(self, session: Session[session_pb2.Down], message: session_pb2.Up, now: float) -> None:
+        if message.WhichOneof("kind") == "events":
+            self._conductor.heard(session.address, message.events, now)
+
+    def closed(self, session: Session[session_pb2.Down]) -> None:
+        self._view.drop(session.address)
+        self._conductor.lost(session.address)
+
+    # --- private
+
+    def _refresh(self) -> None:
+        self._directory.forget_silent()
+        present = {a.address for service in WORKER_SERVICES for a in self._directory.present(service)}
+        wanted = present | set(self._settings.workers)
+        for address in self._pool.addresses():
+            if address not in wanted and self._pool.session(address) is None:
+                self._pool.drop(address)
+        for address in present:
+            self._pool.ensure(address)
+        announced = {a.address: a.name for a in self._directory.present("kvstore") if a.is_ready}
+        self._view.kvstores = announced | {address: address for address in self._settings.kvstores}
+        self._conductor.assign()
+
+    def _heard(self, announcement: operations_pb2.Announcement, traceparent: str) -> None:
+        if announcement.service not in WORKER_SERVICES:
+            return
+        if announcement.incarnation not in self._greeted:
+            self._greeted.add(announcement.incarnation)
+            with self._telemetry.phase("bus.discover", traceparent, worker=announcement.name):
+                self._pool.ensure(announcement.address)
+        if self._pool.session(announcement.address):
+            self._view.update(_status(announcement))
+            self._conductor.assign()
+
+    async def _ask(self, address: str) -> None:
+        """A worker on a new session is asked who it is, so that the view does not depend on the bus."""
+        try:
+            async with dial.channel(address) as channel:
+                with remote_errors():
+                    status = operations_pb2_grpc.OperationsStub(channel).Status(
+                        operations_pb2.StatusRequest(), metadata=dial.call_metadata(self._token), timeout=2
+                    )
+                    announcement = await status
+        except DiptychError as error:
+            log.info("a worker did not say who it is: %s", error.reason)
+            return
+        if self._pool.session(address):
+            announcement.address = address
+            self._view.update(_status(announcement))
+            self._conductor.assign()
+
+
+def _status(announcement: operations_pb2.Announcement) -> WorkerStatus:
+    load = announcement.load
+    return WorkerStatus(
+        address=announcement.address,
+        name=announcement.name,
+        service=announcement.service,
+        fingerprint=announcement.fingerprint,
+        format=announcement.format,
+        is_ready=announcement.is_ready,
+        running=load.running,
+        waiting=load.waiting,
+        max_running=load.max_running,
+        blocks_total=load.blocks_total,
+        blocks_used=load.blocks_used,
+        waiting_tokens=load.waiting_tokens,
+    )

@@ -1,0 +1,254 @@
+"""A worker around the batcher, in small: transfers, publisher, scheduler and an engine that reads back its blocks.
+
+Every step is checked as it is taken; `finish` checks the whole.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from services.core.batch_events import (
+    Emitted,
+    Event,
+    Failed,
+    FetchBlock,
+    Finished,
+    Reserved,
+    Sealed,
+    SealedBlock,
+    Started,
+)
+from services.core.batch_limits import BatchLimits
+from services.core.batcher import Batcher
+from services.core.blocks import hashes, root
+from services.core.errors import DeadlinePassed, InternalError, NeverFits, Overloaded
+from services.core.ids import RequestId, RequestKey
+from services.core.plan import StepPlan
+from services.core.progress import State
+from services.core.request import FinishReason, Request, Role
+from tests.support.cell_engine import CellEngine, expected_answer
+
+FINGERPRINT = b"weights"
+
+
+@dataclass
+class Story:
+    """What the outside knows of one request."""
+
+    request: Request
+    arrival: int
+    emitted: list[int] = field(default_factory=list)
+    awaits_first: bool = False
+    ending: FinishReason | str | None = None
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return (-self.request.priority, self.arrival)
+
+
+class BatchWorld:
+    """Every verb is legal at any time; `pick` chooses among what there is."""
+
+    def __init__(self, limits: BatchLimits) -> None:
+        self.limits = limits
+        self.batcher = Batcher(limits, FINGERPRINT)
+        self.engine = CellEngine(limits)
+        self.stories: dict[RequestKey, Story] = {}
+        self.fetches: list[tuple[RequestKey, FetchBlock]] = []
+        self.copies: list[SealedBlock] = []
+        self.step: StepPlan | None = None
+        self.now = 0.0
+        self.seen: Counter[type[Event]] = Counter()
+
+    # --- requests
+
+    def add(self, request: Request, emitted: int, patience: float | None) -> None:
+        """A resumed request continues its own answer after `emitted` tokens; a refused one changes nothing."""
+        answer, _ = expected_answer(request)
+        request = replace(
+            request,
+            key=RequestKey(RequestId(f"r{len(self.stories)}")),
+            emitted=answer[: min(emitted, len(answer) - 1)],
+            deadline=None if patience is None else self.now + patience,
+        )
+        before = (self.batcher.num_waiting, self.batcher.holdings(self.now))
+        try:
+            self.batcher.add(request, self.now)
+        except (Overloaded, NeverFits) as refusal:
+            assert before == (self.batcher.num_waiting, self.batcher.holdings(self.now))
+            assert isinstance(refusal, NeverFits) or self.batcher.num_waiting >= self.limits.max_waiting
+            return
+        story = Story(request, len(self.stories), list(request.emitted), awaits_first=request.role is Role.DECODE)
+        self.stories[request.key] = story
+
+    def cancel(self, pick: int) -> None:
+        story = self.picked_story(pick)
+        assert self.batcher.cancel(story.request.key) == (story.ending is None)
+        story.ending = story.ending or "cancelled"
+        assert not self.batcher.cancel(story.request.key)
+
+    def picked_story(self, pick: int) -> Story:
+        """The live ones first, so that a small pick is one that matters."""
+        stories = sorted(self.stories.values(), key=lambda story: story.ending is not None)
+        return stories[pick % len(stories)]
+
+    # --- steps
+
+    def plan(self) -> None:
+        self.now += 0.25
+        started = self.tell(self.batcher.admit(self.now))
+        waiting = [self.stories[h.key].rank for h in self.batcher.holdings(self.now) if h.state is State.WAITING]
+        assert all(self.stories[key].rank < rank for key in started for rank in waiting), "queue jumped"
+        self.step = self.batcher.plan(self.now)
+        if self.step is not None:
+            self.check_plan(self.step)
+
+    def apply(self, broken: int | None = None) -> None:
+        """`broken` picks a request whose logits go wrong."""
+        assert self.step is not None
+        chunks = self.step.chunks
+        failed = frozenset[RequestKey]() if broken is None else frozenset({chunks[broken % len(chunks)].key})
+        result = self.engine.execute(self.step, failed)
+        self.step = None
+        self.tell(self.batcher.apply(result, self.now))
+
+    def work(self) -> None:
+        """To the end of this step, and into the next."""
+        if self.step is not None:
+            self.apply()
+        self.plan()
+
+    # --- transfers and the scheduler
+
+    def land(self, pick: int) -> None:
+        """A late copy writes too: nobody else may have the block by then."""
+        key, wanted = self.fetches.pop(pick % len(self.fetches))
+        size = self.limits.block_size
+        tokens = self.stories[key].request.tokens[wanted.index * size : (wanted.index + 1) * size]
+        self.engine.cells[wanted.block] = list(tokens)
+        self.batcher.landed(key, wanted.index)
+        self.batcher.landed(key, wanted.index)
+
+    def lose(self, pick: int) -> None:
+        _, wanted = self.fetches.pop(pick % len(self.fetches))
+        self.batcher.unpin(wanted.block)
+
+    def no_more(self, pick: int) -> None:
+        key = self.picked_story(pick).request.key
+        self.fetches = [(other, wanted) for other, wanted in self.fetches if other != key]
+        self.batcher.no_more(key)
+
+    def awaiting_first(self) -> list[Story]:
+        return [story for story in self.stories.values() if story.awaits_first]
+
+    def first_token(self, pick: int) -> None:
+        awaiting = self.awaiting_first()
+        story = awaiting[pick % len(awaiting)]
+        answer, _ = expected_answer(story.request)
+        token = answer[len(story.request.emitted)]
+        story.awaits_first = False
+        if story.ending is None:
+            story.emitted.append(token)
+        self.batcher.first_token(story.request.key, token)
+        self.batcher.first_token(story.request.key, token)
+
+    def copied_out(self, pick: int) -> None:
+        sealed = self.copies.pop(pick % len(self.copies))
+        assert tuple(self.engine.cells[sealed.block]) == sealed.tokens, "overwritten while it was copied out"
+        self.batcher.unpin(sealed.block)
+
+    def check_plan(self, plan: StepPlan) -> None:
+        keys = [chunk.key for chunk in plan.chunks]
+        assert len(set(keys)) == len(keys) <= self.limits.max_running
+        lengths = [len(chunk.tokens) for chunk in plan.chunks]
+        assert all(lengths)
+        decodes = sum(1 for chunk in plan.chunks if len(chunk.tokens) == 1)
+        assert sum(lengths) <= max(self.limits.step_seconds, decodes + 1)
+        for chunk in plan.chunks:
+            story = self.stories[chunk.key]
+            known = story.request.prompt + tuple(story.emitted)
+            end = chunk.start + len(chunk.tokens)
+            assert chunk.tokens == known[chunk.start : end]
+            assert len(chunk.blocks) * self.limits.block_size >= end
+            assert (chunk.draw is not None) == (end == len(known))
+            assert chunk.draw is None or chunk.draw.position == end
+
+    # --- events
+
+    def tell(self, events: list[Event]) -> list[RequestKey]:
+        started = []
+        for event in events:
+            story = self.stories[event.key]
+            self.seen[type(event)] += 1
+            assert story.ending is None, "an event after the last one"
+            match event:
+                case Started(key):
+                    started.append(key)
+                case Reserved(key, fetch):
+                    assert story.request.role is Role.DECODE
+                    self.check_names(story, fetch)
+                    self.fetches += [(key, wanted) for wanted in fetch]
+                case Sealed(_, sealed):
+                    self.check_names(story, sealed)
+                    self.copies += sealed if story.request.role is Role.PREFILL else ()
+                case Emitted(_, index, token):
+                    assert index == len(story.emitted)
+                    story.emitted.append(token)
+                case Finished(_, reason):
+                    story.ending = reason
+                case Failed(_, error):
+                    assert isinstance(error, InternalError | DeadlinePassed)
+                    story.ending = error.reason
+        return started
+
+    def check_names(self, story: Story, named: Sequence[FetchBlock] | Sequence[SealedBlock]) -> None:
+        known = story.request.prompt + tuple(story.emitted)
+        names = hashes(root(FINGERPRINT, story.request.salt), known, self.limits.block_size)
+        assert all(names[block.index] == block.hash for block in named)
+
+    # --- what always holds
+
+    # --- what always holds, and what holds at the end
+
+    def check(self) -> None:
+        self.batcher.check_invariants()
+        idle = self.batcher.free_blocks + self.batcher.cached_blocks
+        pinned = {block.block for block in self.copies} | {wanted.block for _, wanted in self.fetches}
+        assert self.batcher.pinned_blocks == len(pinned) <= self.limits.num_blocks - idle
+
+    def finish(self) -> None:
+        """Let everything come to its end; then nothing is held, and every answer is the one of the request alone."""
+        for _ in range(600):
+            if not self.batcher.holdings(self.now) and not self.copies:
+                break
+            self.go_on()
+        assert not self.batcher.holdings(self.now), "a request never ends"
+        assert self.batcher.free_blocks + self.batcher.cached_blocks == self.limits.num_blocks
+        assert self.batcher.num_running == self.batcher.num_waiting == self.batcher.pinned_blocks == 0
+        for story in self.stories.values():
+            self.check_answer(story)
+
+    def go_on(self) -> None:
+        while self.fetches:
+            self.land(0)
+        while self.copies:
+            self.copied_out(0)
+        while self.awaiting_first():
+            self.first_token(0)
+        for story in self.stories.values():
+            answer, _ = expected_answer(story.request)
+            if story.ending is None and len(story.emitted) == len(answer):
+                assert self.batcher.cancel(story.request.key), "the first token ended it"
+                story.ending = "cancelled"
+        self.work()
+        self.check()
+
+    def check_answer(self, story: Story) -> None:
+        answer, reason = expected_answer(story.request)
+        assert story.ending is not None
+        assert tuple(story.emitted) == answer[: len(story.emitted)]
+        if story.ending is FinishReason.HANDED_OVER:
+            assert story.request.role is Role.PREFILL
+            assert len(story.emitted) == len(story.request.emitted) + 1 < len(answer)
+        elif isinstance(story.ending, FinishReason):
+            assert (tuple(story.emitted), story.ending) == (answer, reason)

@@ -1,0 +1,163 @@
+"""An answer put together from events, across attempts, with a ledger that sums to the whole."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.core.errors import DiptychError, InternalError, Overloaded
+from services.core.ids import RequestId, RequestKey
+from services.core.ledger import Segment
+from services.core.request import FinishReason, Request, Sampling, Stopping
+from services.gateway.answer import Answer, Usage
+from services.gateway.detokenizer import Detokenizer
+from services.gateway.transcript import Transcript
+from services.pb import session_pb2
+from services.runtime.codec import failed_event, finished_event, tokens_event
+from tests.support.byte_model import END, byte_model
+
+KEY = RequestKey(RequestId("r"))
+
+
+def answer_of(max_tokens: int = 20, stops: tuple[str, ...] = ()) -> Answer:
+    """Received at 10, started at 11."""
+    request = Request(KEY, (1, 2, 3), Sampling(seed=4), Stopping(max_tokens, stop_ids=frozenset({END})))
+    transcript = Transcript(Detokenizer(byte_model().token_bytes), request.stopping.stop_ids, stops)
+    answer = Answer(request, transcript, received_at=10.0)
+    answer.started(11.0)
+    return answer
+
+
+def test_deltas_are_what_came_since_the_last() -> None:
+    answer = answer_of()
+    answer.take(tokens_event(KEY, 0, b"He"), 12.0)
+    answer.take(tokens_event(KEY, 2, b"l"), 12.5)
+    delta = answer.take_delta()
+    assert (delta.text, delta.token_ids) == ("Hel", tuple(b"Hel"))
+    answer.take(tokens_event(KEY, 3, [ord("o"), END]), 13.0)
+    answer.take(finished_event(KEY, FinishReason.STOP, cached_tokens=2), 14.0)
+    delta = answer.take_delta()
+    assert (delta.text, delta.token_ids) == ("o", (ord("o"), END))
+    assert (answer.reason, answer.usage, answer.seed) == (FinishReason.STOP, Usage(3, 5, 2), 4)
+
+
+def test_a_token_that_comes_twice_counts_once() -> None:
+    answer = answer_of()
+    answer.take(tokens_event(KEY, 0, b"abc"), 12.0)
+    answer.take(tokens_event(KEY, 1, b"bcd"), 12.0)
+    assert answer.take_delta().text == "abcd"
+
+
+@pytest.mark.parametrize("event", [tokens_event(KEY, 1, b"a"), tokens_event(KEY, 0, bytes(21))])
+def test_missing_tokens_and_too_many_are_faults(event: session_pb2.Event) -> None:
+    with pytest.raises(InternalError):
+        answer_of(max_tokens=20).take(event, 12.0)
+
+
+@pytest.mark.parametrize("reason", [session_pb2.Finished.REASON_UNSPECIFIED, session_pb2.Finished.HANDED_OVER])
+def test_an_end_without_a_reason_is_a_fault(reason: session_pb2.Finished.Reason) -> None:
+    event = session_pb2.Event(request_id="r", finished=session_pb2.Finished(reason=reason))
+    with pytest.raises(InternalError):
+        answer_of().take(event, 12.0)
+
+
+def test_a_failure_is_raised_as_what_it_was() -> None:
+    with pytest.raises(Overloaded) as caught:
+        answer_of().take(failed_event(KEY, Overloaded("full", retry_after=2.0)), 12.0)
+    assert (caught.value.message, caught.value.retry_after) == ("full", 2.0)
+
+
+def test_the_schedulers_segments_and_the_hop_fill_the_wait() -> None:
+    answer = answer_of()
+    answer.take(tokens_event(KEY, 0, b"a", [Segment("scheduler.queue", 0.5), Segment("prefill.compute", 1.0)]), 13.0)
+    answer.take(finished_event(KEY, FinishReason.LENGTH, [Segment("decode.run", 2.0)]), 15.0)
+    closing = answer.closed(15.25)
+    assert [(segment.name, segment.seconds) for segment in closing.segments] == [
+        ("gateway.tokenize", 1.0),
+        ("hop.gateway_scheduler", 0.5),
+        ("scheduler.queue", 0.5),
+        ("prefill.compute", 1.0),
+        ("decode.run", 2.0),
+        ("gateway.stream", 0.25),
+    ]
+    assert (closing.total_seconds, closing.remainder_seconds) == (5.25, 0.0)
+
+
+def test_a_stop_string_completes_the_answer_whatever_reason_follows() -> None:
+    answer = answer_of(stops=("lo",))
+    answer.take(tokens_event(KEY, 0, b"Hello!"), 12.0)
+    assert answer.stopped_at == 4
+    assert answer.take_delta().text == "Hel"
+    answer.take(tokens_event(KEY, 6, b"??"), 12.5)
+    answer.take(finished_event(KEY, FinishReason.LENGTH), 13.0)
+    assert answer.take_delta().token_ids == ()
+    assert (answer.reason, answer.usage.completion_tokens) == (FinishReason.STOP, 5)
+
+
+def test_text_held_back_for_a_stop_string_is_in_the_last_delta() -> None:
+    answer = answer_of(stops=("lo!",))
+    answer.take(tokens_event(KEY, 0, b"Hello"), 12.0)
+    assert answer.take_delta().text == "Hel"
+    answer.take(finished_event(KEY, FinishReason.LENGTH), 13.0)
+    assert answer.take_delta().text == "lo"
+    assert answer.reason is FinishReason.LENGTH
+
+
+def test_a_lost_scheduler_leaves_the_answer_open_for_another_and_its_time_under_its_name() -> None:
+    answer = answer_of()
+    answer.take(tokens_event(KEY, 0, b"ab", [Segment("prefill.compute", 1.0)]), 13.0)
+    answer.lost(0, "the scheduler was lost", 14.0)
+    assert answer.reason is None
+    answer.started(14.5)
+    answer.take(tokens_event(RequestKey(KEY.request_id, 1), 2, b"c"), 15.0)
+    answer.take(finished_event(RequestKey(KEY.request_id, 1), FinishReason.LENGTH), 15.0)
+    assert answer.take_delta().text == "abc"
+    assert [decision.attempt for decision in answer.decisions] == [0, 1]
+    closing = answer.closed(15.0)
+    assert [segment.name for segment in closing.segments][:3] == [
+        "gateway.tokenize",
+        "lost.scheduler",
+        "prefill.compute",
+    ]
+    assert closing.remainder_seconds == 0.0
+
+
+@pytest.mark.parametrize(
+    ("ids", "stops", "reason"),
+    [
+        ([*b"a", END], (), FinishReason.STOP),
+        ([*b"ab#"], ("#",), FinishReason.STOP),
+        ([*b"abcde"], (), FinishReason.LENGTH),
+        ([*b"abcd"], (), None),
+    ],
+)
+def test_an_answer_of_which_only_the_end_was_not_said_needs_no_other_scheduler(
+    ids: list[int], stops: tuple[str, ...], reason: FinishReason | None
+) -> None:
+    answer = answer_of(max_tokens=5, stops=stops)
+    answer.take(tokens_event(KEY, 0, ids), 12.0)
+    answer.lost(0, "the scheduler was lost", 13.0)
+    assert answer.reason is reason
+
+
+spans = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.floats(0, 0.3)), max_size=3)
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), spans), max_size=6), st.floats(0, 2), st.sampled_from("fle"))
+def test_segments_are_not_negative_and_sum_to_the_total(
+    steps: list[tuple[float, list[tuple[str, float]]]], tail: float, ending: str
+) -> None:
+    answer, now = answer_of(), 11.0
+    for index, (wait, segments) in enumerate(steps):
+        now += wait + sum(seconds for _, seconds in segments)
+        answer.take(tokens_event(KEY, index, b"x", [Segment(*segment) for segment in segments]), now)
+    if ending == "f":
+        answer.take(finished_event(KEY, FinishReason.LENGTH), now)
+    elif ending == "l":
+        answer.lost(0, "the scheduler was lost", now)
+    else:
+        with pytest.raises(DiptychError):
+            answer.take(failed_event(KEY, Overloaded("full")), now)
+    closing = answer.closed(now + tail)
+    assert all(segment.seconds >= 0 for segment in closing.segments)
+    assert sum(segment.seconds for segment in closing.segments) == pytest.approx(closing.total_seconds, abs=1e-9)
+    assert closing.remainder_seconds == pytest.approx(0, abs=1e-9)

@@ -1,0 +1,79 @@
+"""What is sent is what arrives, for every core type on the wire."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.core.errors import BY_REASON, InternalError, InvalidRequest, error_from
+from services.core.ids import RequestId, RequestKey
+from services.core.ledger import Segment
+from services.core.request import FinishReason, Request, Role, Sampling, Stopping
+from services.pb import session_pb2
+from services.runtime import codec
+
+tokens = st.lists(st.integers(0, 2**20), max_size=20).map(tuple)
+keys = st.builds(RequestKey, st.text("abc0", min_size=1).map(RequestId), st.integers(0, 2**20))
+requests = st.builds(
+    Request,
+    key=keys,
+    prompt=tokens,
+    emitted=tokens,
+    sampling=st.builds(
+        Sampling,
+        st.floats(0, 2),
+        st.integers(0, 100),
+        st.floats(0, 1),
+        st.floats(0, 1),
+        st.integers(-(2**63), 2**63 - 1),
+    ),
+    stopping=st.builds(Stopping, st.integers(1, 9999), st.integers(0, 99), st.frozensets(st.integers(0, 2**20))),
+    role=st.sampled_from(Role),
+    salt=st.binary(max_size=8),
+    priority=st.integers(-9, 9),
+)
+
+
+@given(requests)
+def test_a_request_survives_the_wire(request: Request) -> None:
+    start = codec.start_to_pb(request, now=5.0, traceparent="t", kvstore="k:1")
+    assert codec.request_from_pb(session_pb2.Start.FromString(start.SerializeToString()), now=9.0) == request
+    assert (start.traceparent, start.kvstore) == ("t", "k:1")
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e3), st.floats(0, 1e6))
+def test_only_the_time_left_crosses_the_wire(now: float, left: float, theirs: float) -> None:
+    request = Request(RequestKey(RequestId("r")), (1,), Sampling(), Stopping(1), deadline=now + left)
+    arrived = codec.request_from_pb(codec.start_to_pb(request, now, ""), theirs)
+    assert arrived.deadline == pytest.approx(theirs + left, abs=1e-6)
+
+
+def test_no_deadline_stays_none() -> None:
+    request = Request(RequestKey(RequestId("r")), (1,), Sampling(), Stopping(1))
+    assert codec.request_from_pb(codec.start_to_pb(request, 1.0, ""), 2.0).deadline is None
+
+
+def test_a_role_that_is_not_known_is_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        codec.request_from_pb(session_pb2.Start(request_id="r"), 0.0)
+
+
+@given(
+    keys, st.sampled_from(FinishReason), st.lists(st.builds(Segment, st.text(max_size=5), st.floats(0, 9)), max_size=4)
+)
+def test_an_end_survives_the_wire(key: RequestKey, reason: FinishReason, segments: list[Segment]) -> None:
+    event = codec.finished_event(key, reason, segments, cached_tokens=7)
+    assert codec.key_from_pb(event) == key
+    assert codec.finish_reason_from_pb(event.finished) is reason
+    assert codec.segments_from_pb(event.segments) == segments
+
+
+@pytest.mark.parametrize("reason", sorted(BY_REASON))
+def test_every_error_is_rebuilt_as_the_same_class(reason: str) -> None:
+    error = error_from(reason, "why", field="f", retry_after=1.5)
+    rebuilt = codec.error_from_pb(codec.failed_event(RequestKey(RequestId("r")), error).failed)
+    assert type(rebuilt) is BY_REASON[reason]
+    assert (rebuilt.message, rebuilt.field, rebuilt.retry_after) == ("why", "f", 1.5)
+
+
+def test_an_error_this_version_does_not_know_is_internal() -> None:
+    assert type(error_from("FromTheFuture", "x")) is InternalError
