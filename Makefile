@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check --quiet install --constraint constraints.txt
+PIP := $(BIN)/pip --disable-pip-version-check -qq install --constraint constraints.txt
 # What torch is built for is chosen by the index pip is set up with; the version is ours.
 TORCH := torch==2.13.0
 # One compute thread per worker: two workers with two threads each on two cores are slower than one each.
@@ -60,5 +60,5 @@ $(VENV)/.developing: $(VENV)/.installed
 $(VENV)/.light: $(VENV)/.developing
 	@echo "making $(VENV)/light, an environment without torch"
 	@$(PYTHON) -m venv $(VENV)/light
-	@$(VENV)/light/bin/pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable .
+	@$(VENV)/light/bin/pip --disable-pip-version-check -qq install --constraint constraints.txt --editable .
 	@touch $@

@@ -143,7 +143,7 @@ class LocalCluster:
         spec = ChildSpec(
             service=member.service,
             name=member.name,
-            command=[sys.executable, "-m", f"services.{member.service}"],
+            command=[str(self._layout.pythons.get(member.service, sys.executable)), "-m", f"services.{member.service}"],
             environment={**self._environment, **member.environment},
             log=self._directory / f"{member.name}.log",
         )

@@ -34,6 +34,9 @@ class ClusterLayout:
     fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """More settings, service to field to value; they win over the ones made here."""
 
+    pythons: Mapping[str, Path] = field(default_factory=dict)
+    """Interpreter by service; others run in this process's own."""
+
     def __post_init__(self) -> None:
         if self.decode < 1:
             raise CommandError("--decode must be at least 1: without a decode worker nothing is answered")

@@ -1,9 +1,10 @@
 """What an engine step costs, as a function of its chunks, and how long a chunk may be within a time budget.
 
-    seconds = fixed + per_token · Σ tokens + per_token_context · Σ tokens · context
+    seconds = fixed + per_token · Σ tokens + per_token_context · Σ tokens · context + per_context · Σ context
 
-A chunk's `context` is every position its last row attends to, the chunk itself included. The coefficients come from a
-warm-up on the machine that serves; this module measures nothing.
+A chunk's `context` is every position its last row attends to, the chunk itself included. The third term is the scores,
+the fourth the reading of the cache, which a long chunk shares among its rows and a decode row pays alone. The
+coefficients come from a warm-up on the machine that serves; this module measures nothing.
 """
 
 from bisect import bisect_right
@@ -12,8 +13,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Self
 
-Sample = tuple[float, float, float]
-"""Tokens in the step, sum of tokens times context, seconds it took."""
+Sample = tuple[float, float, float, float]
+"""Tokens in the step, sum of tokens times context, sum of contexts, seconds it took (more than 0)."""
+
+_COLUMNS = 4
 
 _SINGULAR = 1e-12
 """A pivot below this, in columns scaled to at most 1, is rounding."""
@@ -26,6 +29,7 @@ class StepCost:
     fixed: float
     per_token: float
     per_token_context: float
+    per_context: float = 0.0
 
     def of(self, chunks: Iterable[tuple[int, int]]) -> float:
         """Seconds for a step of chunks, each (tokens, positions cached before it)."""
@@ -33,7 +37,8 @@ class StepCost:
 
     def chunk(self, tokens: int, cached: int) -> float:
         """Seconds that a chunk of `tokens` behind `cached` positions adds to a step."""
-        return tokens * (self.per_token + self.per_token_context * (cached + tokens))
+        context = cached + tokens
+        return tokens * (self.per_token + self.per_token_context * context) + self.per_context * context
 
     def longest_chunk(self, budget: float, cached: int, already: float, most: int) -> int:
         """Most tokens, in 1..`most`, that a step may take on behind `cached` positions and stay in its budget.
@@ -47,19 +52,19 @@ class StepCost:
     def fit(cls, samples: Sequence[Sample]) -> Self:
         """Least squares with no coefficient below 0, so that a longer step never looks cheaper.
 
-        The best non-negative solution is the best plain one on some subset of the three columns (Lawson and Hanson,
-        "Solving Least Squares Problems", 1974, ch. 23); with three columns all eight subsets are tried.
-        Raises ValueError without samples.
+        Residuals are relative, for a short step must be met as closely as a long one. The best non-negative solution
+        is the best plain one on some subset of the columns (Lawson and Hanson, "Solving Least Squares Problems", 1974,
+        ch. 23); with four columns all sixteen subsets are tried. Raises ValueError without samples.
         """
         if not samples:
             raise ValueError("a cost is fitted to at least one sample")
-        rows = [(1.0, float(tokens), float(product)) for tokens, product, _ in samples]
-        seconds = [sample[2] for sample in samples]
-        scale = [max(abs(row[column]) for row in rows) or 1.0 for column in range(3)]
-        rows = [(row[0] / scale[0], row[1] / scale[1], row[2] / scale[2]) for row in rows]
-        subsets = [columns for size in range(4) for columns in combinations(range(3), size)]
-        solutions = [solved for columns in subsets if (solved := _solution(rows, seconds, columns)) is not None]
-        best = min(solutions, key=lambda solution: _error(rows, seconds, solution))
+        weighted = [tuple(term / took for term in (1.0, *terms)) for *terms, took in samples]
+        scale = [max(row[column] for row in weighted) or 1.0 for column in range(_COLUMNS)]
+        rows = [tuple(term / width for term, width in zip(row, scale, strict=True)) for row in weighted]
+        ones = [1.0] * len(rows)
+        subsets = [columns for size in range(_COLUMNS + 1) for columns in combinations(range(_COLUMNS), size)]
+        solutions = [solved for columns in subsets if (solved := _solution(rows, ones, columns)) is not None]
+        best = min(solutions, key=lambda solution: _error(rows, ones, solution))
         return cls(*(coefficient / width for coefficient, width in zip(best, scale, strict=True)))
 
 
@@ -79,7 +84,7 @@ def _solution(
     if solved is None or any(coefficient < 0 for coefficient in solved):
         return None
     coefficients = dict(zip(columns, solved, strict=True))
-    return tuple(coefficients.get(column, 0.0) for column in range(3))
+    return tuple(coefficients.get(column, 0.0) for column in range(_COLUMNS))
 
 
 def _eliminate(matrix: list[list[float]]) -> list[float] | None:

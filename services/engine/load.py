@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from services.core.model_config import KVFormat, ModelConfig
+from services.engine.heap import keep_large_buffers
 from services.engine.kv_cache import KVCache
 from services.engine.model import LlamaDecoder
 from services.engine.runner import ModelRunner
@@ -49,6 +50,7 @@ def load_engine(prepared: PreparedModel, settings: EngineSettings) -> Engine:
     threads over when it first computes.
     """
     torch.set_num_threads(settings.threads)
+    keep_large_buffers()
     device = torch.device(settings.device)
     config = prepared.config
     kv_format = KVFormat(settings.dtype, settings.block_size, config.layers, config.kv_heads, config.head_dim)

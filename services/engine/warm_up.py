@@ -36,7 +36,8 @@ def warm_up(runner: StepRunner, longest: int) -> StepCost:
 def _measure(runner: StepRunner, chunks: int, tokens: int, cached: int) -> Sample:
     plan = _plan(runner, chunks, tokens, cached)
     seconds = min(runner.execute(plan).seconds for _ in range(REPEATS))
-    return chunks * tokens, chunks * tokens * (cached + tokens), seconds
+    context = cached + tokens
+    return chunks * tokens, chunks * tokens * context, chunks * context, seconds
 
 
 def _plan(runner: StepRunner, chunks: int, tokens: int, cached: int) -> StepPlan:

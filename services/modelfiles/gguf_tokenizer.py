@@ -57,7 +57,7 @@ def tokenizer_from_gguf(metadata: Fields) -> Tokenizer:
         raise ModelError(f"{metadata.origin}: tokenizer.ggml.tokens names a token twice")
     try:
         model = models.BPE(vocab=vocab, merges=merges, ignore_merges=tag.whole_words_first)
-    except Exception as error:
+    except Exception as error:  # the library raises nothing narrower
         raise ModelError(f"{metadata.origin}: tokenizer.ggml.merges does not fit tokenizer.ggml.tokens") from error
     tokenizer = Tokenizer(model)
     if tag.composed:

@@ -53,7 +53,7 @@ def _tokenizer(path: Path) -> Tokenizer:
         raise ModelError(f"{path.name} is missing")
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:
+    except Exception as error:  # the library raises nothing narrower
         raise ModelError(f"{path.name} cannot be read") from error
 
 

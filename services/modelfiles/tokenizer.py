@@ -38,7 +38,7 @@ class Tokenizer:
         try:
             self._trusting = Fast.from_str(tokenizer_json)
             self._inert = Fast.from_str(tokenizer_json)
-        except Exception as error:
+        except Exception as error:  # the library raises nothing narrower
             raise ModelError("the tokenizer cannot be read") from error
         for tokenizer in (self._trusting, self._inert):
             tokenizer.no_truncation()

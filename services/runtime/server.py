@@ -24,6 +24,7 @@ from services.runtime.telemetry import traceparent
 
 log = logging.getLogger(__name__)
 
+OPERATIONS = "diptych.internal.Operations"
 READY = "ready"
 """The health service's name for readiness; the empty name is liveness."""
 
@@ -145,7 +146,7 @@ class Server(operations_pb2_grpc.OperationsServicer):
         operations_pb2_grpc.add_OperationsServicer_to_server(self, server)
         for register in self._parts.register:
             register(server)
-        reflected = (*self._parts.services, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflected = (*self._parts.services, OPERATIONS, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(reflected, server)
         settings = self._process.settings
         try:

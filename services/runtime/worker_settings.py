@@ -26,7 +26,7 @@ class WorkerSettings(ServiceSettings):
     """Most requests that wait on this worker; more are refused."""
     max_context: int = Field(default=0, ge=0)
     """Most tokens of a request; 0 takes the model's context, cut to what the KV blocks can hold."""
-    step_seconds: float = Field(default=0.15, gt=0)
+    step_seconds: float = Field(default=0.18, gt=0)
     """Predicted seconds a step may take; chunks are cut to it, so that a cancellation never waits longer."""
     watermark_blocks: int = Field(default=4, ge=0)
     """Blocks that starting a request leaves for the growth of the others."""

@@ -48,7 +48,9 @@ def ask(text: str = "Hello", **fields: object) -> inference_pb2.GenerateRequest:
     return inference_pb2.GenerateRequest(text=text, **fields)
 
 
-async def answer_to(world: GatewayWorld, request: inference_pb2.GenerateRequest) -> list[inference_pb2.GenerateResponse]:
+async def answer_to(
+    world: GatewayWorld, request: inference_pb2.GenerateRequest
+) -> list[inference_pb2.GenerateResponse]:
     return [response async for response in world.inference.Generate(request)]
 
 
@@ -275,9 +277,7 @@ async def test_the_prompt_may_have_one_token_less_than_the_context(world: Gatewa
     fits = inference_pb2.GenerateRequest(token_ids=inference_pb2.TokenIds(ids=[65] * (CONTEXT - 1)))
     await answer_to(world, fits)
     assert (await world.started()).start.stopping.max_tokens == 1
-    error = await refusal_of(
-        world, inference_pb2.GenerateRequest(token_ids=inference_pb2.TokenIds(ids=[65] * CONTEXT))
-    )
+    error = await refusal_of(world, inference_pb2.GenerateRequest(token_ids=inference_pb2.TokenIds(ids=[65] * CONTEXT)))
     assert dict(error.trailing_metadata())["x-reason"] == "ContextTooLong"
     assert str(CONTEXT) in error.details()
 

@@ -1,6 +1,7 @@
 """A local cluster for tests: real processes, a real nats-server; whatever a test does to it, nothing is left after it."""
 
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,9 @@ from services.cli.cluster import LocalCluster
 from services.cli.layout import ClusterLayout
 from services.modelfiles.prepare import prepare
 from tests.support.tiny_model import write_tiny_hf_model
+
+LIGHT_PYTHON = Path(sys.prefix) / "light" / "bin" / "python"
+"""An environment with the base install only: no torch."""
 
 
 def prepared_tiny_model(directory: Path) -> Path:

@@ -1,6 +1,7 @@
 """The tiny model as a GGUF file, written the way llama.cpp's converter does: its own names, interleaved q and k."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def write_tiny_gguf(
     hf_directory: Path,
     path: Path,
     *,
-    metadata: dict[str, str | int | float | bool] | None = None,
+    metadata: Mapping[str, str | int | float | bool] | None = None,
     tensors: dict[str, np.ndarray[Any, Any]] | None = None,
     quantization: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
 ) -> Path:

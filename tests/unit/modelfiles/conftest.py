@@ -1,27 +1,13 @@
-"""The real model, once per run: pulled into the cache that `diptych` itself uses, so that it is downloaded once."""
+"""Tokenizers of the real model, ours and another's, and a small directory to break."""
 
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer, TokenizersBackend
 
-from services.modelfiles.prepare import prepare
 from services.modelfiles.prepared import PreparedModel
-from services.modelfiles.pull import pull
 from services.modelfiles.tokenizer import Tokenizer
 from tests.support.tiny_model import write_tiny_hf_model
-
-_CACHE = Path.home() / ".cache" / "diptych" / "models"
-
-
-@pytest.fixture(scope="session")
-def smollm2_gguf() -> Path:
-    return pull("smollm2", _CACHE, print)
-
-
-@pytest.fixture(scope="session")
-def smollm2(smollm2_gguf: Path) -> PreparedModel:
-    return PreparedModel.open(prepare(smollm2_gguf, _CACHE, print))
 
 
 @pytest.fixture(scope="session")

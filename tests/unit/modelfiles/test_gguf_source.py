@@ -12,7 +12,6 @@ from services.modelfiles.errors import ModelError
 from services.modelfiles.gguf_config import llama3_scaling
 from services.modelfiles.gguf_source import read_gguf
 from services.modelfiles.hf_source import read_hf
-from services.modelfiles.prepared import PreparedModel
 from services.modelfiles.tensors import checked_tensors
 from tests.support.tiny_gguf import write_tiny_gguf
 from tests.support.tiny_model import write_tiny_hf_model
@@ -42,13 +41,15 @@ def test_quantized_rows_are_put_back_in_order_too(tmp_path: Path, tiny: Path) ->
         np.testing.assert_allclose(found[name].read(), exact[name].read(), atol=0.02, err_msg=name)
 
 
-def test_dequantized_weights_equal_those_of_transformers(smollm2: PreparedModel, smollm2_gguf: Path) -> None:
-    theirs = AutoModelForCausalLM.from_pretrained(smollm2_gguf.parent, gguf_file=smollm2_gguf.name, dtype=torch.float32)
-    expected = theirs.state_dict()
-    found = smollm2.open_weights()
-    assert found.keys() == expected.keys() - {"lm_head.weight"}
-    for name in found:
-        assert np.array_equal(found[name], expected[name].numpy()), name
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_dequantized_weights_equal_those_of_transformers(tmp_path: Path, architecture: str) -> None:
+    directory = write_tiny_hf_model(tmp_path / "hf", architecture=architecture, vocab=280)  # a token for each row
+    path = write_tiny_gguf(directory, tmp_path / "a.gguf", quantization=gguf.GGMLQuantizationType.Q4_1)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=path.name, dtype=torch.float32).state_dict()
+    ours = read_gguf(path).tensors
+    assert ours.keys() == theirs.keys() - {"lm_head.weight"}
+    for name, tensor in ours.items():
+        np.testing.assert_array_equal(tensor.read(), theirs[name].numpy(), err_msg=name)
 
 
 @pytest.mark.parametrize(

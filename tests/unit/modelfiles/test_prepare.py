@@ -26,7 +26,10 @@ _DIE_WHILE_WRITING = """
 import os, signal, sys
 from pathlib import Path
 from services.modelfiles.prepare import prepare
-prepare(Path(sys.argv[1]), Path(sys.argv[2]), lambda line: line.startswith("writing") and os.kill(os.getpid(), signal.SIGKILL))
+def progress(line):
+    if line.startswith("writing"):
+        os.kill(os.getpid(), signal.SIGKILL)
+prepare(Path(sys.argv[1]), Path(sys.argv[2]), progress)
 """
 
 

@@ -1,0 +1,76 @@
+"""nats-server stops during traffic and comes back empty: streams go on, new requests go on, all re-announce themselves."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from services.cli.layout import ClusterLayout
+from services.pb import inference_pb2_grpc, operations_pb2, operations_pb2_grpc
+from services.runtime import dial
+from services.runtime.bus import Bus
+from services.runtime.directory import SILENT_SECONDS, Directory
+from tests.support.asking import ask, request_for, until_calm
+from tests.support.local_cluster import local_cluster, prepared_tiny_model
+
+SERVICES = ("gateway", "scheduler", "prefill", "decode", "kvstore")
+LONG_OUTAGE = 60.0
+
+
+@pytest.mark.parametrize(
+    "seconds", [2.5 * SILENT_SECONDS, pytest.param(LONG_OUTAGE, marks=[pytest.mark.drill, pytest.mark.timeout(300)])]
+)
+async def test_traffic_goes_on_while_the_bus_is_away(tmp_path: Path, seconds: float) -> None:
+    layout = ClusterLayout(model=prepared_tiny_model(tmp_path), prefill=2, decode=2)
+    answers = 0
+    async with local_cluster(tmp_path / "run", layout) as cluster, dial.channel(cluster.gateway.address) as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        stream = stub.Generate(request_for([40] * 40, 1500))
+        await stream.read()
+        await cluster.stop_nats()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while loop.time() < until:
+            told = await ask(stub, request_for([answers % 200 + 3] * 70, 16))
+            assert len(told.ids) == 16
+            answers += 1
+        await cluster.start_nats()
+        heard = await announced(cluster.nats.url)
+        assert heard == {child.spec.name for child in cluster.processes.values()}
+        tokens = 1
+        async for message in stream:
+            tokens += len(message.token_ids)
+        assert tokens >= 1500
+        assert (await ask(stub, request_for([9] * 70, 4))).done.usage.completion_tokens == 4
+        assert await peers(cluster.announcement("scheduler-0").address, cluster.token) == {
+            "decode-0",
+            "decode-1",
+            "prefill-0",
+            "prefill-1",
+        }
+        await until_calm(cluster)
+    assert answers > 10
+
+
+async def announced(url: str) -> set[str]:
+    """Who says that it is there, on a bus that came back empty."""
+    names: set[str] = set()
+    everybody = asyncio.Event()
+
+    def hear(announcement: operations_pb2.Announcement, _: str) -> None:
+        names.add(announcement.name)
+        if len(names) == 7:
+            everybody.set()
+
+    bus = Bus(url, "test")
+    Directory(bus, SERVICES, hear)
+    async with bus, asyncio.timeout(15):
+        await everybody.wait()
+    return names
+
+
+async def peers(address: str, token: str) -> set[str]:
+    async with dial.channel(address) as channel:
+        stub = operations_pb2_grpc.OperationsStub(channel)
+        status = await stub.Status(operations_pb2.StatusRequest(), metadata=dial.call_metadata(token))
+    return set(status.peers)
