@@ -10,7 +10,7 @@ TORCH := torch==2.13.0
 # One compute thread per worker: two workers with two threads each on two cores are slower than one each.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo serve test test-quick lint protos clean
+.PHONY: help demo serve test test-drills test-quick lint protos clean
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,7 +22,10 @@ serve: $(VENV)/.installed ## the local cluster, until Ctrl-C
 	@$(BIN)/diptych up
 
 test: lint $(VENV)/.light ## everything that must be green: lint, types, unit, property, integration, end to end
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -m "not drill"
+
+test-drills: $(VENV)/.light ## slow drills: a bus outage of 60 s during traffic
+	@$(BIN)/python -m pytest -m drill
 
 test-quick: $(VENV)/.developing ## unit and property tests only
 	@$(BIN)/python -m pytest tests/unit tests/property tests/test_architecture.py

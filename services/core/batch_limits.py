@@ -27,6 +27,9 @@ class BatchLimits:
     watermark_blocks: int
     """Blocks that starting a request leaves idle for the growth of the others."""
 
+    vocab: int = 1 << 31
+    """Token ids are below this."""
+
     def __post_init__(self) -> None:
         for name in ("block_size", "num_blocks", "max_running", "max_waiting", "max_context", "step_seconds"):
             if getattr(self, name) <= 0:
@@ -42,6 +45,8 @@ class BatchLimits:
         """Raises InvalidRequest, ContextTooLong or NeverFits if waiting cannot help the request."""
         if not request.prompt:
             raise InvalidRequest("prompt must not be empty", field="prompt")
+        if not all(0 <= token < self.vocab for token in request.tokens):
+            raise InvalidRequest("prompt has a token id that the model does not have", field="prompt")
         if len(request.tokens) >= self.max_context:
             raise ContextTooLong(f"prompt leaves no room in a context of {self.max_context} tokens", field="prompt")
         if self.ending(request, len(request.emitted), request.tokens[-1]) is not None:

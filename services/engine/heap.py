@@ -1,8 +1,8 @@
 """Keeps the C heap from giving large buffers back between steps.
 
-A step gathers megabytes and frees them. By default glibc maps such buffers afresh each time, and the kernel clears every
-page again: at long contexts that costs more than the arithmetic (a decode step of 8 rows behind 1 500 positions: 0.65 s
-against 0.30 s). See mallopt(3).
+A step gathers megabytes and frees them. By default glibc maps such buffers afresh each time, and the kernel clears
+every page again: at long contexts that costs more than the arithmetic (a decode step of 8 rows behind 1 500 positions:
+0.65 s against 0.30 s). See mallopt(3).
 """
 
 import ctypes

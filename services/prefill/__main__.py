@@ -25,7 +25,7 @@ async def main(process: Process[Settings]) -> None:
     engine_settings = EngineSettings(settings.num_blocks, settings.threads, settings.block_size)
     engine = await asyncio.to_thread(load_engine, prepared, engine_settings)
     cost = await asyncio.to_thread(warm_up, engine.runner, engine.config.context)
-    batcher = Batcher(settings.limits(engine.config.context, cost), engine.fingerprint)
+    batcher = Batcher(settings.limits(engine.config, cost), engine.fingerprint)
     loop = StepLoop(batcher, engine.runner, process.metrics, process.faults, seam="prefill.step")
 
     hello = session_pb2.Hello(

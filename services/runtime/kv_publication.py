@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from opentelemetry.trace import Span
 
 from services.core.batch_events import SealedBlock
-from services.core.errors import DiptychError, WorkerLost, error_from
+from services.core.errors import DiptychError, StaleHandoff, WorkerLost, error_from
 from services.core.ids import BlockHash, BlockId
 from services.pb import kvstore_pb2
 from services.runtime.codec import handoff_to_pb
@@ -203,7 +203,11 @@ class Publication:
             self._span.set_attributes(
                 {"diptych.blocks": sent.blocks, "diptych.blocks_skipped": sent.skipped, "diptych.bytes": sent.bytes}
             )
-            self._tools.telemetry.end(self._span, asyncio.CancelledError() if self._is_aborted else self._error)
+            self._tools.telemetry.end(self._span, asyncio.CancelledError() if self._is_aborted else self._fault())
+
+    def _fault(self) -> DiptychError | None:
+        """What went wrong. A reader that left has what it needs, or is gone with its request: nothing did."""
+        return None if isinstance(self._error, StaleHandoff) else self._error
 
     def _summary(self) -> Published:
         return Published(len(self._known) - len(self._unsealed), self._skipped, self._bytes, self._error)

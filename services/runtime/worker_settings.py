@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import Field
 
 from services.core.batch_limits import BatchLimits
+from services.core.model_config import ModelConfig
 from services.core.step_cost import StepCost
 from services.runtime.settings import ServiceSettings
 
@@ -33,16 +34,17 @@ class WorkerSettings(ServiceSettings):
     kvstores: list[str] = Field(default_factory=list)
     """Static addresses of kvstores; others are found on the bus."""
 
-    def limits(self, context: int, cost: StepCost) -> BatchLimits:
-        """What the batch may hold, for a model of this context and steps of this cost."""
+    def limits(self, model: ModelConfig, cost: StepCost) -> BatchLimits:
+        """What the batch may hold, for this model and steps of this cost."""
         capacity = self.num_blocks * self.block_size
         return BatchLimits(
             block_size=self.block_size,
             num_blocks=self.num_blocks,
             max_running=self.max_running,
             max_waiting=self.max_waiting,
-            max_context=min(self.max_context or context, context, capacity),
+            max_context=min(self.max_context or model.context, model.context, capacity),
             step_seconds=self.step_seconds,
             cost=cost,
             watermark_blocks=self.watermark_blocks,
+            vocab=model.vocab,
         )

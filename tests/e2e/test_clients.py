@@ -29,11 +29,12 @@ stub = rpc.InferenceStub(grpc.insecure_channel(sys.argv[1]))
 chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="Tell me a long story about the sea.")])
 
 def ask(max_tokens):
-    return pb.GenerateRequest(chat=chat, stopping=pb.Stopping(max_tokens=max_tokens), sampling=pb.Sampling(temperature=0))
+    stopping, sampling = pb.Stopping(max_tokens=max_tokens), pb.Sampling(temperature=0)
+    return pb.GenerateRequest(chat=chat, stopping=stopping, sampling=sampling)
 
 told = {"models": [model.name for model in stub.ListModels(pb.ListModelsRequest()).models]}
 
-call = stub.Generate(ask(24), metadata=(("traceparent", "00-%s-%s-01"),))
+call = stub.Generate(ask(24), metadata=(("traceparent", sys.argv[2]),))
 messages = list(call)
 told["text"] = "".join(message.text for message in messages)
 told["pieces"] = len([message for message in messages if message.text])
@@ -57,7 +58,7 @@ except grpc.RpcError as error:
     told["deadline"] = error.code().name
 told["deadline_seconds"] = time.monotonic() - begin
 print(json.dumps(told))
-''' % (TRACE_ID, CALLER_SPAN)
+'''
 
 
 async def test_a_client_made_from_the_protos_alone(split: LocalCluster, tmp_path: Path) -> None:
@@ -65,7 +66,9 @@ async def test_a_client_made_from_the_protos_alone(split: LocalCluster, tmp_path
     assert protoc.main(["protoc", f"-I{PROTOS}", *flags, "inference.proto"]) == 0
     (tmp_path / "client.py").write_text(CLIENT)
     client = await asyncio.create_subprocess_exec(
-        *(sys.executable, "client.py", split.gateway.address), cwd=tmp_path, stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "client.py", split.gateway.address, f"00-{TRACE_ID}-{CALLER_SPAN}-01"),
+        cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE,
     )
     out, _ = await client.communicate()
     assert client.returncode == 0

@@ -40,9 +40,9 @@ class Inference(inference_pb2_grpc.InferenceServicer):
 async def served(servicer: Inference, token: str = "") -> AsyncIterator[grpc.aio.Channel]:
     async with process_of("gateway", ServiceSettings(token=token)) as (process, _):
         register = [lambda server: inference_pb2_grpc.add_InferenceServicer_to_server(servicer, server)]
-        async with serving(process, Parts(register, ["diptych.v1.Inference"], list)) as server:
-            async with dial.channel(server.address) as channel:
-                yield channel
+        parts = Parts(register, ["diptych.v1.Inference"], list)
+        async with serving(process, parts) as server, dial.channel(server.address) as channel:
+            yield channel
 
 
 def raiser(error: BaseException) -> Callable[[], None]:

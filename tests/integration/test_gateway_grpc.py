@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 
 from services.core.errors import Draining, EngineFault, Overloaded
-from services.core.ledger import Segment
 from services.core.request import FinishReason
 from services.pb import inference_pb2
 from tests.support.gateway_world import END, GatewayWorld, answering, gateway_world, ids_of, tiny_prepared

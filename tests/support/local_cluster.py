@@ -1,4 +1,4 @@
-"""A local cluster for tests: real processes, a real nats-server; whatever a test does to it, nothing is left after it."""
+"""A local cluster for tests: real processes, a real nats-server; whatever a test does to it, nothing is left."""
 
 import os
 import sys

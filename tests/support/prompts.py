@@ -31,8 +31,8 @@ TEXTS = (
     "The mitochondria is the powerhouse of the cell. It",
 )
 PARAGRAPH = (
-    "The lighthouse keeper wrote every evening in a thick grey book. He noted the wind, the height of the waves, and the "
-    "names of the ships that passed. On some evenings he wrote nothing but the date, for the fog hid the whole world. "
+    "The lighthouse keeper wrote every evening in a thick grey book. He noted the wind, the height of the waves, and "
+    "the names of the ships that passed. On some evenings he wrote only the date, for the fog hid the whole world. "
 )
 
 

@@ -1,8 +1,8 @@
 """A judge that is not ours: `transformers` in float32 on the same dequantized weights.
 
-A token of ours passes if it is the reference's own choice. It may differ only where the reference cannot decide: its two
-best logits closer than 1e-3, or, for a sampled token, the draw within 1e-4 of the edge between the two tokens. Every such
-case is printed and counted.
+A token of ours passes if it is the reference's own choice. It may differ only where the reference cannot decide: its
+two best logits closer than 1e-3, or, for a sampled token, the draw within 1e-4 of the edge between the two tokens.
+Every such case is printed and counted.
 """
 
 from collections.abc import Sequence

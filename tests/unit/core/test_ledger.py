@@ -1,5 +1,7 @@
 """Segments are contiguous, disjoint, not negative, and sum to the elapsed time, however deep the calls."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ def test_closed_segments_sum_to_the_elapsed_time(pieces: list[tuple[str, float]]
         ledger.close(name, now)
     taken = ledger.take()
     assert sum(segment.seconds for segment in taken) == pytest.approx(now - 100.0)
-    assert all(one.name != other.name for one, other in zip(taken, taken[1:], strict=False))
+    assert all(one.name != other.name for one, other in pairwise(taken))
     assert ledger.take() == ()
 
 

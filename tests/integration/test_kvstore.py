@@ -1,0 +1,472 @@
+"""Hand-overs through a real kvstore over gRPC: both orders, sharing, small stores, corruption and every loss."""
+
+import asyncio
+import threading
+import time
+
+import grpc.aio
+import pytest
+import xxhash
+
+from services.core.errors import KVCorrupt, KVMissing, Overloaded, StaleHandoff, WorkerLost
+from services.core.ids import BlockHash, BlockId
+from services.pb import kvstore_pb2, kvstore_pb2_grpc, session_pb2
+from services.runtime import dial
+from services.runtime.codec import handoff_to_pb
+from services.runtime.edge import remote_errors
+from tests.support.kv_world import (
+    SMALL,
+    TWO_PARTS,
+    Memory,
+    free_port,
+    hashes,
+    key,
+    kvstore,
+    sealed,
+    wanted,
+    within,
+    worker,
+)
+
+Up, Down = kvstore_pb2.StoreUp, kvstore_pb2.StoreDown
+
+
+def copies(source: Memory, target: Memory, count: int) -> bool:
+    return all(target.blocks[BlockId(100 + n)] == source.blocks[BlockId(n)] for n in range(count))
+
+
+class RawWorker:
+    """A worker spoken by hand, so that it can misbehave and die."""
+
+    def __init__(self, address: str, incarnation: str = "raw-life") -> None:
+        self.incarnation = incarnation
+        self.channel = dial.channel(address)
+        self.stub = kvstore_pb2_grpc.KVStoreStub(self.channel)
+        self.session = self.stub.Open()
+
+    async def open(self) -> None:
+        hello = session_pb2.Hello(
+            protocol=1, name="raw", incarnation=self.incarnation, fingerprint="weights", format=str(SMALL)
+        )
+        await self.session.write(Down(hello=hello))
+        await self.hear("hello")
+
+    async def hear(self, kind: str) -> kvstore_pb2.StoreUp:
+        """The next message that is no tick."""
+        async with asyncio.timeout(5):
+            while (message := await self.session.read()).WhichOneof("kind") == "tick":
+                pass
+        assert message.WhichOneof("kind") == kind
+        return message
+
+    async def offer(self, block_hashes: list[BlockHash]) -> list[bytes]:
+        offer = kvstore_pb2.Offer(handoff=handoff_to_pb(key()), hashes=block_hashes)
+        await self.session.write(Down(offer=offer))
+        return list((await self.hear("wanted")).wanted.hashes)
+
+    def header(self, block_hash: BlockHash, content: bytes, checksum: int | None = None) -> kvstore_pb2.PutPart:
+        return kvstore_pb2.PutPart(
+            header=kvstore_pb2.BlockHeader(
+                handoff=handoff_to_pb(key()),
+                incarnation=self.incarnation,
+                hash=block_hash,
+                size=len(content),
+                checksum=xxhash.xxh3_64_intdigest(content) if checksum is None else checksum,
+            )
+        )
+
+    async def put(self, *parts: kvstore_pb2.PutPart) -> None:
+        with remote_errors():
+            await self.stub.Put(iter(parts))
+
+    async def die(self) -> None:
+        await self.channel.close()
+
+
+async def test_what_is_put_is_got_bit_for_bit() -> None:
+    names = hashes(3)
+    async with (
+        kvstore() as store,
+        worker(store.address, "prefill", TWO_PARTS) as prefill,
+        worker(store.address, "decode", TWO_PARTS) as decode,
+    ):
+        reading = decode.claim(key())
+        reading.fetch.want(wanted(names), time.monotonic())
+        published = await prefill.publish_all(key(), names)
+        fetched = await within(reading.no_more)
+        assert (published.blocks, published.skipped, published.error) == (3, 0, None)
+        assert published.bytes == fetched.bytes == 3 * TWO_PARTS.block_bytes
+        assert (fetched.landed, fetched.error) == (3, None)
+        assert sorted(reading.landed.get_nowait() for _ in range(3)) == [0, 1, 2]
+        assert copies(prefill.memory, decode.memory, 3)
+        await store.let_go()
+        assert (await store.load()).blocks_cached == 3
+
+
+async def test_a_claim_may_come_after_everything_is_put_and_released() -> None:
+    names = hashes(4)
+    async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
+        await prefill.publish_all(key(), names)
+        await store.let_go()
+        reading = decode.claim(key())
+        reading.fetch.want(wanted(names), time.monotonic())
+        assert (await within(reading.no_more)).error is None
+        assert copies(prefill.memory, decode.memory, 4)
+
+
+async def test_blocks_arrive_chunk_by_chunk_while_the_writer_still_computes() -> None:
+    names = hashes(4)
+    async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
+        prefill.memory.fill(names)
+        reading, writing = decode.claim(key()), prefill.publish(key())
+        reading.fetch.want(wanted(names), time.monotonic())
+        writing.publication.add(sealed(names[:2]))
+        assert {await reading.landed.get(), await reading.landed.get()} == {0, 1}
+        assert not reading.no_more.done()
+        writing.publication.add(sealed(names[2:], first=2))
+        writing.publication.finish()
+        fetched = await within(reading.no_more)
+        assert (fetched.landed, fetched.error) == (4, None)
+        assert copies(prefill.memory, decode.memory, 4)
+
+
+async def test_a_second_request_with_the_same_prefix_sends_no_bytes_for_it() -> None:
+    first, second = hashes(3), [*hashes(3), BlockHash(b"more")]
+    async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
+        await prefill.publish_all(key("a"), first)
+        published = await prefill.publish_all(key("b"), second)
+        assert (published.blocks, published.skipped, published.bytes) == (4, 3, SMALL.block_bytes)
+        reading = decode.claim(key("b"))
+        reading.fetch.want(wanted(second), time.monotonic())
+        assert (await within(reading.no_more)).landed == 4
+
+
+async def test_two_attempts_of_a_request_stand_side_by_side() -> None:
+    names = hashes(2)
+    async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
+        prefill.memory.fill(names)
+        old = prefill.publish(key("r", 0))
+        old.publication.add(sealed(names))
+        new_reading = decode.claim(key("r", 1))
+        new_reading.fetch.want(wanted(names), time.monotonic())
+        assert (await prefill.publish_all(key("r", 1), names)).error is None
+        assert (await within(new_reading.no_more)).landed == 2
+        assert old.publication in prefill.client._publications
+        old.publication.abort()
+        await store.let_go()
+        assert sorted(old.done) == [0, 1]
+
+
+async def test_a_waiting_writer_takes_over_when_the_first_one_dies() -> None:
+    names = hashes(2)
+    async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
+        first = RawWorker(store.address)
+        await first.open()
+        assert await first.offer(names) == names
+        reading = decode.claim(key("b"))
+        reading.fetch.want(wanted(names), time.monotonic())
+        prefill.memory.fill(names)
+        writing = prefill.publish(key("b"))
+        writing.publication.add(sealed(names))
+        writing.publication.finish()
+        while not [holding for holding in await store.holdings() if holding.request_id == "b" and holding.count == 2]:
+            pass
+        assert not writing.done
+        await first.die()
+        published = await within(writing.published)
+        assert (published.blocks, published.bytes, published.error) == (2, 2 * SMALL.block_bytes, None)
+        assert (await within(reading.no_more)).landed == 2
+
+
+async def test_a_waiting_writer_sends_nothing_when_the_first_one_seals() -> None:
+    (name,) = hashes(1)
+    content = bytes(SMALL.block_bytes)
+    async with kvstore() as store, worker(store.address) as prefill:
+        first = RawWorker(store.address)
+        await first.open()
+        await first.offer([name])
+        prefill.memory.fill([name])
+        writing = prefill.publish(key("b"))
+        writing.publication.add(sealed([name]))
+        writing.publication.finish()
+        while len({holding.request_id for holding in await store.holdings()}) < 2:
+            pass
+        await first.put(first.header(name, content), kvstore_pb2.PutPart(bytes=content))
+        published = await within(writing.published)
+        assert (published.blocks, published.skipped, published.bytes) == (1, 1, 0)
+        assert prefill.memory.reads == 0
+        await first.die()
+
+
+async def test_a_corrupt_block_is_refused_and_the_reader_is_told() -> None:
+    names, content = hashes(2), bytes(SMALL.block_bytes)
+    async with kvstore() as store, worker(store.address) as decode:
+        reading = decode.claim(key())
+        reading.fetch.want(wanted(names), time.monotonic())
+        writer = RawWorker(store.address)
+        await writer.open()
+        await writer.offer(names)
+        await writer.put(writer.header(names[0], content), kvstore_pb2.PutPart(bytes=content))
+        with pytest.raises(KVCorrupt):
+            await writer.put(writer.header(names[1], content, checksum=1), kvstore_pb2.PutPart(bytes=content))
+        await writer.session.write(Down(offer=kvstore_pb2.Offer(handoff=handoff_to_pb(key()), complete=True)))
+        fetched = await within(reading.no_more)
+        assert (fetched.landed, type(fetched.error)) == (1, KVMissing)
+        await writer.die()
+        await store.let_go()
+        assert (await store.load()).blocks_cached == 1
+
+
+async def test_a_block_that_is_damaged_on_its_way_to_the_reader_never_lands() -> None:
+    (name,) = hashes(1)
+    async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
+        await prefill.publish_all(key(), [name])
+        decode.memory.block_bytes += 1  # every block that comes is now of a wrong length
+        reading = decode.claim(key())
+        reading.fetch.want(wanted([name]), time.monotonic())
+        fetched = await within(reading.no_more)
+        assert (fetched.landed, type(fetched.error)) == (0, KVCorrupt)
+
+
+async def test_a_writer_killed_in_the_middle_of_a_put_leaves_nothing_and_the_reader_goes_on() -> None:
+    names, content = hashes(2), bytes(SMALL.block_bytes)
+    async with kvstore() as store, worker(store.address) as decode:
+        reading = decode.claim(key())
+        reading.fetch.want(wanted(names), time.monotonic())
+        writer = RawWorker(store.address)
+        await writer.open()
+        await writer.offer(names)
+        await writer.put(writer.header(names[0], content), kvstore_pb2.PutPart(bytes=content))
+        put = writer.stub.Put()
+        await put.write(writer.header(names[1], content))
+        await put.write(kvstore_pb2.PutPart(bytes=content[:100]))
+        assert await reading.landed.get() == 0
+        while (await store.load()).blocks_used < 2:
+            pass
+        await writer.die()
+        fetched = await within(reading.no_more, seconds=1.0)
+        assert (fetched.landed, type(fetched.error)) == (1, KVMissing)
+        await store.let_go()
+        load = await store.load()
+        assert (load.blocks_used, load.blocks_cached) == (0, 1)
+
+
+async def test_a_reader_that_is_gone_drops_the_pins_and_the_writer_is_refused() -> None:
+    names = hashes(3)
+    async with kvstore() as store, worker(store.address) as prefill:
+        prefill.memory.fill(names)
+        async with worker(store.address) as decode:
+            reading = decode.claim(key())
+            reading.fetch.want(wanted(names), time.monotonic())
+            writing = prefill.publish(key())
+            writing.publication.add(sealed(names[:2]))
+            await reading.landed.get()
+            await reading.landed.get()
+            assert (await store.load()).blocks_used == 2
+        assert (await within(reading.no_more)).landed == 2
+        await store.let_go()
+        writing.publication.add(sealed(names[2:], first=2))
+        writing.publication.finish()
+        published = await within(writing.published)
+        assert isinstance(published.error, StaleHandoff)
+        assert sorted(writing.done) == [0, 1, 2]
+        assert (await store.load()).blocks_used == 0
+
+
+async def test_a_late_put_for_a_closed_hand_over_is_stale() -> None:
+    (name,), content = hashes(1), bytes(SMALL.block_bytes)
+    async with kvstore() as store:
+        writer = RawWorker(store.address)
+        await writer.open()
+        await writer.offer([name])
+        async with worker(store.address) as decode:
+            reading = decode.claim(key())
+            reading.fetch.want(wanted([name]), time.monotonic())
+            while not [holding for holding in await store.holdings() if holding.state == "joined"]:
+                pass
+            reading.fetch.release()
+            await within(reading.no_more)
+            closed = await writer.hear("closed")
+            assert closed.closed.reason == "StaleHandoff"
+        with pytest.raises(StaleHandoff):
+            await writer.put(writer.header(name, content), kvstore_pb2.PutPart(bytes=content))
+        await writer.die()
+
+
+async def test_another_life_of_a_process_may_neither_put_nor_get() -> None:
+    (name,), content = hashes(1), bytes(SMALL.block_bytes)
+    async with kvstore() as store:
+        writer = RawWorker(store.address)
+        await writer.open()
+        await writer.offer([name])
+        writer.incarnation = "an earlier life"
+        with pytest.raises(StaleHandoff):
+            await writer.put(writer.header(name, content), kvstore_pb2.PutPart(bytes=content))
+        get = writer.stub.Get(
+            kvstore_pb2.GetRequest(handoff=handoff_to_pb(key()), incarnation="an earlier life", hashes=[name])
+        )
+        with pytest.raises(StaleHandoff), remote_errors():
+            await get.read()
+        await writer.die()
+
+
+async def test_a_store_full_of_pinned_blocks_refuses_and_decode_computes_the_rest() -> None:
+    async with kvstore(capacity=4) as store, worker(store.address) as prefill, worker(store.address) as decode:
+        held = decode.claim(key("a"))
+        await prefill.publish_all(key("a"), hashes(3, "a"))
+        reading = decode.claim(key("b"))
+        reading.fetch.want(wanted(hashes(3, "b")), time.monotonic())
+        published = await prefill.publish_all(key("b"), hashes(3, "b"))
+        assert isinstance(published.error, Overloaded)
+        fetched = await within(reading.no_more)
+        assert (fetched.landed, type(fetched.error)) == (1, KVMissing)
+        held.fetch.release()
+        await store.let_go()
+        assert (await prefill.publish_all(key("c"), hashes(4, "c"))).error is None
+        assert (await store.load()).blocks_cached == 4
+
+
+async def test_a_store_that_is_killed_ends_both_sides_and_serves_again_when_it_is_back() -> None:
+    names, port = hashes(2), free_port()
+    async with worker(f"127.0.0.1:{port}") as prefill, worker(f"127.0.0.1:{port}") as decode:
+        prefill.memory.fill(names)
+        async with kvstore(port=port) as store:
+            reading, writing = decode.claim(key("a")), prefill.publish(key("a"))
+            reading.fetch.want(wanted(names), time.monotonic())
+            writing.publication.add(sealed(names[:1]))
+            await reading.landed.get()
+            await store.kill()
+            assert isinstance((await within(reading.no_more)).error, WorkerLost)
+            writing.publication.finish()
+            assert isinstance((await within(writing.published)).error, WorkerLost)
+            assert writing.done == [0]
+        async with kvstore(port=port):
+            reading = decode.claim(key("b"))
+            reading.fetch.want(wanted(names), time.monotonic())
+            assert (await prefill.publish_all(key("b"), names)).error is None
+            assert (await within(reading.no_more)).landed == 2
+
+
+async def test_a_store_that_is_not_there_costs_a_moment_and_nothing_else() -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    async with worker(nowhere) as prefill, worker(nowhere) as decode:
+        reading = decode.claim(key())
+        published = await prefill.publish_all(key(), hashes(2))
+        assert isinstance(published.error, WorkerLost)
+        reading.fetch.want(wanted(hashes(2)), time.monotonic())
+        assert isinstance((await within(reading.no_more)).error, WorkerLost)
+
+
+async def test_workers_of_another_model_or_format_are_refused() -> None:
+    async with kvstore() as store, worker(store.address) as prefill, dial.channel(store.address) as channel:
+        await prefill.publish_all(key("a"), hashes(1))
+        for fingerprint, kv_format in (("other", str(SMALL)), ("weights", "float16/b16/l1/h1x2"), ("weights", "?")):
+            session = kvstore_pb2_grpc.KVStoreStub(channel).Open()
+            hello = session_pb2.Hello(protocol=1, name="x", fingerprint=fingerprint, format=kv_format)
+            await session.write(Down(hello=hello))
+            assert (await session.read()).WhichOneof("kind") == "hello"
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await session.read()
+            assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert (await prefill.publish_all(key("b"), hashes(1))).skipped == 1
+
+
+async def test_the_next_worker_may_bring_another_model_when_all_have_left() -> None:
+    async with kvstore() as store:
+        async with worker(store.address, fingerprint="old") as old:
+            await old.publish_all(key("a"), hashes(2))
+        async with worker(store.address, fingerprint="new", kv_format=TWO_PARTS) as new:
+            published = await new.publish_all(key("b"), hashes(2))
+            assert (published.skipped, published.error) == (0, None)
+
+
+async def test_a_cancelled_copy_returns_before_its_block_is_done() -> None:
+    """The block that is being read when the request is dropped is let go only after the copy."""
+    (name,) = hashes(1)
+    is_reading, may_return = threading.Event(), threading.Event()
+
+    class SlowMemory(Memory):
+        def read_block(self, block: BlockId) -> memoryview:
+            is_reading.set()
+            may_return.wait(5)
+            return super().read_block(block)
+
+    async with kvstore() as store, worker(store.address) as prefill:
+        prefill.memory.fill([name])
+        slow = SlowMemory(SMALL.block_bytes)
+        slow.blocks = prefill.memory.blocks
+        prefill.client._carrier._kv = slow
+        writing = prefill.publish(key())
+        writing.publication.add(sealed([name]))
+        await asyncio.to_thread(is_reading.wait, 5)
+        writing.publication.abort()
+        with pytest.raises(TimeoutError):
+            await within(asyncio.shield(writing.publication.task), seconds=0.1)
+        assert writing.done == []
+        may_return.set()
+        await asyncio.wait([writing.publication.task])
+        assert writing.done == [0]
+        assert not writing.published.done()
+
+
+async def test_an_end_that_is_given_up_before_it_began_is_settled_all_the_same() -> None:
+    async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
+        prefill.memory.fill(hashes(1))
+        writing, reading = prefill.publish(key()), decode.claim(key())
+        writing.publication.add(sealed(hashes(1)))
+        reading.fetch.want(wanted(hashes(1)), time.monotonic())
+        writing.publication.abort()
+        reading.fetch.release()
+        assert (await within(reading.no_more)).landed == 0
+        assert writing.done == [0]
+
+
+async def test_a_request_that_wants_nothing_lets_go_at_once() -> None:
+    async with kvstore() as store, worker(store.address) as decode:
+        reading = decode.claim(key())
+        since = time.monotonic()
+        reading.fetch.want([], since)
+        fetched = await within(reading.no_more)
+        assert (fetched.landed, fetched.error, fetched.all_there_at) == (0, None, since)
+        await store.let_go()
+
+
+async def test_spans_of_the_store_are_children_of_the_workers() -> None:
+    names, parent = hashes(2), "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
+    async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
+        prefill.memory.fill(names)
+        writing, reading = prefill.publish(key(), parent), decode.claim(key(), parent)
+        writing.publication.add(sealed(names))
+        writing.publication.finish()
+        await within(writing.published)
+        reading.fetch.want(wanted(names), time.monotonic())
+        await within(reading.no_more)
+        await store.let_go()
+        (put,), (get,) = prefill.finished_spans("kv.put"), decode.finished_spans("kv.get")
+        assert put.context.trace_id == get.context.trace_id == int("ab" * 16, 16)
+        assert put.parent.span_id == get.parent.span_id == int("cd" * 8, 16)
+        assert put.attributes == {
+            "diptych.blocks": 2,
+            "diptych.blocks_skipped": 0,
+            "diptych.bytes": 2 * SMALL.block_bytes,
+        }
+        ours = {span.name: span for span in store.spans.get_finished_spans()}
+        assert ours["kvstore.put"].parent.span_id == put.context.span_id
+        assert ours["kvstore.get"].parent.span_id == get.context.span_id
+        assert ours["kvstore.put"].attributes["diptych.blocks"] == ours["kvstore.get"].attributes["diptych.blocks"] == 2
+
+
+async def test_time_is_accounted_to_the_put_while_a_block_is_awaited_and_to_the_get_afterwards() -> None:
+    names = hashes(2)
+    async with (
+        kvstore() as store,
+        worker(store.address, kv_put=0.3) as prefill,
+        worker(store.address, kv_get=0.2) as decode,
+    ):
+        reading = decode.claim(key())
+        since = time.monotonic()
+        reading.fetch.want(wanted(names), since)
+        await prefill.publish_all(key(), names)
+        fetched = await within(reading.no_more)
+        assert 0.3 <= fetched.all_there_at - since < 0.45
+        assert 0.2 <= fetched.ended_at - fetched.all_there_at < 0.35
