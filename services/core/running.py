@@ -109,7 +109,6 @@ class Running:
         self.pool.release(progress.blocks)
         progress.blocks = []
         progress.computed = 0
-        progress.landed.clear()
 
     def distrust(self, progress: Progress) -> None:
         """Its KV led to no valid logits: nobody else shall hit these blocks, or a retry fails for ever."""

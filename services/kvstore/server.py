@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterable
 
 import grpc.aio
 
+from services.core.errors import DiptychError
 from services.kvstore.sessions import Sessions
 from services.kvstore.shelf import Intake
 from services.pb import kvstore_pb2, kvstore_pb2_grpc
@@ -43,6 +44,12 @@ class KVStoreServer(kvstore_pb2_grpc.KVStoreServicer):
                 async for part in request_iterator:
                     intake.take(part)
                 intake.finish()
+            except DiptychError:
+                intake.close()
+                # Heard out, because grpc.aio loses the status for a caller that is still writing when its call ends.
+                async for _ in request_iterator:
+                    pass
+                raise
             finally:
                 intake.close()
                 span.set_attribute("diptych.blocks", intake.sealed)

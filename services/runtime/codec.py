@@ -53,10 +53,16 @@ def start_to_pb(request: Request, now: float, traceparent: str, kvstore: str = "
 
 
 def request_from_pb(start: session_pb2.Start, now: float) -> Request:
-    """The request on the receiver's clock. Raises InvalidRequest for a role this version does not know."""
+    """The request on the receiver's clock. Raises InvalidRequest for one that no service could work on."""
     role = _ROLES_BACK.get(start.role)
     if role is None:
         raise InvalidRequest("role is not known here", field="role")
+    if not start.request_id:
+        raise InvalidRequest("request_id must not be empty", field="request_id")
+    if not start.prompt:
+        raise InvalidRequest("prompt must not be empty", field="prompt")
+    if start.stopping.max_tokens <= len(start.emitted):
+        raise InvalidRequest("nothing is left to answer within max_tokens", field="max_tokens")
     return Request(
         key=key_from_pb(start),
         prompt=tuple(start.prompt),

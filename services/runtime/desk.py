@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from services.core import batch_events
-from services.core.errors import DiptychError, Draining, InvalidRequest
+from services.core.errors import Draining, InvalidRequest
 from services.core.ids import RequestKey
 from services.core.plan import StepPlan
 from services.core.request import FinishReason, Role
 from services.pb import operations_pb2, session_pb2
 from services.runtime import codec
 from services.runtime.duty import Duty, UpSession, Work
+from services.runtime.edge import outcome_of
 from services.runtime.step_loop import StepLoop
 from services.runtime.telemetry import Telemetry
 from services.runtime.timeline import Timeline
@@ -96,11 +97,9 @@ class Desk:
     # --- private
 
     def _start(self, session: UpSession, start: session_pb2.Start, now: float) -> None:
-        key = codec.key_from_pb(start)
-        try:
-            self._take(session, start, now)
-        except DiptychError as error:
-            _post(session, [codec.failed_event(key, error)])
+        error = outcome_of(lambda: self._take(session, start, now))
+        if error is not None:
+            _post(session, [codec.failed_event(codec.key_from_pb(start), error)])
 
     def _take(self, session: UpSession, start: session_pb2.Start, now: float) -> None:
         if self._is_draining:

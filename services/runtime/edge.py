@@ -10,7 +10,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
@@ -20,6 +20,8 @@ from services.core import errors
 from services.core.errors import DiptychError, InternalError, InvalidRequest, Unauthenticated, error_from
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 STATUS: dict[type[DiptychError], grpc.StatusCode] = {
     errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
@@ -53,6 +55,19 @@ def opaque(error: BaseException) -> InternalError:
     error_id = uuid.uuid4().hex[:12]
     log.error("unforeseen fault %s", error_id, exc_info=error)
     return InternalError(f"internal error {error_id}")
+
+
+def outcome_of(work: Callable[[], T]) -> T | DiptychError:
+    """What `work` returns, or what became of it as an error that may be told.
+
+    For a step on behalf of one request among many: whatever goes wrong is that request's and nobody else's.
+    """
+    try:
+        return work()
+    except DiptychError as error:
+        return error
+    except Exception as error:
+        return opaque(error)
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: DiptychError) -> NoReturn:

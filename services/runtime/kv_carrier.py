@@ -102,7 +102,9 @@ class Carrier:
         with remote_errors():
             try:
                 async for arrival in _arrivals(call):
-                    block = expected[BlockHash(arrival.header.hash)]
+                    block = expected.pop(BlockHash(arrival.header.hash), None)
+                    if block is None:
+                        raise KVCorrupt("a block came that was not asked for")
                     await self._on_thread(partial(self._fill, block.block, arrival))
                     filled(block, len(arrival.content))
             finally:

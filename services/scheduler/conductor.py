@@ -6,17 +6,18 @@ Owns every ticket from Start to its end, and forgets it on exactly one path (`_c
 import asyncio
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from services.core.errors import DiptychError, Draining, Overloaded
 from services.core.ids import RequestKey
-from services.core.request import Role
 from services.pb import operations_pb2, session_pb2
 from services.runtime import codec
+from services.runtime.edge import outcome_of
 from services.runtime.process import Process
 from services.runtime.telemetry import traceparent
 from services.runtime.timeline import Timeline
+from services.scheduler import messages
 from services.scheduler import story as effects
 from services.scheduler.admission import Queue
 from services.scheduler.cluster_view import ClusterView
@@ -103,9 +104,12 @@ class Conductor:
         for late, error in self._queue.expired(now):
             ticket = self._tickets[late.key]
             self._carry_out(ticket, ticket.story.refused(error), now)
-        while (request := self._queue.head()) and (placement := place(request, self._view)):
-            self._queue.pop()
-            self._begin(self._tickets[request.key], placement)
+        while (request := self._queue.head()) and (placement := outcome_of(partial(place, request, self._view))):
+            ticket = self._tickets[self._queue.pop().key]
+            if isinstance(placement, DiptychError):
+                self._carry_out(ticket, ticket.story.refused(placement), now)
+            else:
+                self._begin(ticket, placement)
         self._outbox.flush()
         self._set_expiry()
 
@@ -142,7 +146,11 @@ class Conductor:
 
     def _start(self, session: UpSession, start: session_pb2.Start, now: float) -> None:
         gateway_key = codec.key_from_pb(start)
-        request = own_first_attempt(codec.request_from_pb(start, now))
+        request = outcome_of(lambda: own_first_attempt(codec.request_from_pb(start, now)))
+        if isinstance(request, DiptychError):
+            refusal = session_pb2.Events(events=[codec.failed_event(gateway_key, request)])
+            session.send(session_pb2.Up(events=refusal))
+            return
         span = self._telemetry.start("scheduler.request", start.traceparent)
         timeline = Timeline(self._telemetry, traceparent(span), now)
         story = Story(request, self._settings.max_attempts)
@@ -211,26 +219,14 @@ class Conductor:
                 case effects.End():
                     self._end(ticket, effect, now)
                 case effects.StartLeg(worker, role):
-                    if not self.send(worker, session_pb2.Down(start=self._start_message(ticket, role, now))):
+                    if not self.send(worker, messages.start(ticket, role, now)):
                         self._view.drop(worker)
                         return self._carry_out(ticket, ticket.story.lost(worker), now)
                 case _:
-                    self._tell_worker(ticket, effect)
+                    # To a worker that is gone nothing needs to be said: `lost` follows.
+                    is_urgent = not isinstance(effect, effects.PassFirstToken)
+                    self.send(effect.worker, messages.to_worker(ticket, effect), urgent=is_urgent)
         self._count(ticket)
-
-    def _tell_worker(self, ticket: Ticket, effect: effects.Effect) -> None:
-        """To a worker that is gone nothing needs to be said: `lost` follows."""
-        request_id, attempt = ticket.filed.request_id, ticket.filed.attempt
-        match effect:
-            case effects.PassFirstToken(worker, token):
-                first = session_pb2.FirstToken(request_id=request_id, attempt=attempt, token=token)
-                self.send(worker, session_pb2.Down(first_token=first))
-            case effects.CancelLeg(worker):
-                cancel = session_pb2.Cancel(request_id=request_id, attempt=attempt)
-                self.send(worker, session_pb2.Down(cancel=cancel), urgent=True)
-            case effects.FinishLeg(worker, index):
-                finish = session_pb2.Finish(request_id=request_id, attempt=attempt, index=index)
-                self.send(worker, session_pb2.Down(finish=finish), urgent=True)
 
     def _count(self, ticket: Ticket) -> None:
         """Brings the view's count of requests per worker up to date."""
@@ -240,11 +236,6 @@ class Conductor:
         for worker in ticket.counted - workers:
             self._view.count(worker, -1)
         ticket.counted = workers
-
-    def _start_message(self, ticket: Ticket, role: Role, now: float) -> session_pb2.Start:
-        request = replace(ticket.story.request, role=role)
-        kvstore = ticket.placement.kvstore if ticket.placement else ""
-        return codec.start_to_pb(request, now, traceparent(ticket.span), kvstore)
 
     def _requeue(self, ticket: Ticket, error: DiptychError, now: float) -> None:
         """The story speaks of a new attempt: file it anew, ahead of those that have not begun."""
@@ -257,16 +248,7 @@ class Conductor:
 
     def _end(self, ticket: Ticket, end: effects.End, now: float) -> None:
         ticket.timeline.close(now)
-        segments = ticket.timeline.take()
-        if end.error is not None:
-            event = codec.failed_event(ticket.gateway_key, end.error, segments)
-        else:
-            assert end.reason is not None
-            event = codec.finished_event(ticket.gateway_key, end.reason, segments, ticket.cached_tokens)
-            if placement := ticket.placement:
-                event.finished.prefill, event.finished.decode = placement.prefill, placement.decode
-                event.finished.kvstore, event.finished.why = placement.kvstore, placement.why
-        self._outbox.add(ticket, event)
+        self._outbox.add(ticket, messages.last_event(ticket, end))
         self._close(ticket, now, end.error)
 
     def _close(self, ticket: Ticket, now: float, error: DiptychError | None = None) -> None:

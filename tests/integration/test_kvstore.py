@@ -1,14 +1,17 @@
 """Hand-overs through a real kvstore over gRPC: both orders, sharing, small stores, corruption and every loss."""
 
 import asyncio
+import random
 import threading
 import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import grpc.aio
 import pytest
 import xxhash
 
-from services.core.errors import KVCorrupt, KVMissing, Overloaded, StaleHandoff, WorkerLost
+from services.core.errors import DiptychError, KVCorrupt, KVMissing, Overloaded, StaleHandoff, WorkerLost
 from services.core.ids import BlockHash, BlockId
 from services.pb import kvstore_pb2, kvstore_pb2_grpc, session_pb2
 from services.runtime import dial
@@ -18,6 +21,7 @@ from tests.support.kv_world import (
     SMALL,
     TWO_PARTS,
     Memory,
+    content_of,
     free_port,
     hashes,
     key,
@@ -87,8 +91,8 @@ async def test_what_is_put_is_got_bit_for_bit() -> None:
     names = hashes(3)
     async with (
         kvstore() as store,
-        worker(store.address, "prefill", TWO_PARTS) as prefill,
-        worker(store.address, "decode", TWO_PARTS) as decode,
+        worker(store.address, TWO_PARTS) as prefill,
+        worker(store.address, TWO_PARTS) as decode,
     ):
         reading = decode.claim(key())
         reading.fetch.want(wanted(names), time.monotonic())
@@ -151,7 +155,7 @@ async def test_two_attempts_of_a_request_stand_side_by_side() -> None:
         new_reading.fetch.want(wanted(names), time.monotonic())
         assert (await prefill.publish_all(key("r", 1), names)).error is None
         assert (await within(new_reading.no_more)).landed == 2
-        assert old.publication in prefill.client._publications
+        assert {(each.kind, each.attempt) for each in prefill.client.holdings()} == {("publication", 0)}
         old.publication.abort()
         await store.let_go()
         assert sorted(old.done) == [0, 1]
@@ -217,15 +221,68 @@ async def test_a_corrupt_block_is_refused_and_the_reader_is_told() -> None:
         assert (await store.load()).blocks_cached == 1
 
 
-async def test_a_block_that_is_damaged_on_its_way_to_the_reader_never_lands() -> None:
-    (name,) = hashes(1)
-    async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
-        await prefill.publish_all(key(), [name])
-        decode.memory.block_bytes += 1  # every block that comes is now of a wrong length
-        reading = decode.claim(key())
-        reading.fetch.want(wanted([name]), time.monotonic())
-        fetched = await within(reading.no_more)
-        assert (fetched.landed, type(fetched.error)) == (0, KVCorrupt)
+class WrongStore(kvstore_pb2_grpc.KVStoreServicer):
+    """Says that two blocks are there and answers every get with the same messages."""
+
+    def __init__(self, answers: list[kvstore_pb2.GetPart]) -> None:
+        self._answers = answers
+
+    async def Open(
+        self, request_iterator: AsyncIterator[kvstore_pb2.StoreDown], context: object
+    ) -> AsyncIterator[kvstore_pb2.StoreUp]:
+        yield Up(hello=session_pb2.Hello(protocol=1, name="wrong", incarnation="w"))
+        async for message in request_iterator:
+            if message.WhichOneof("kind") == "claim":
+                blocks = [kvstore_pb2.BlockRef(index=n, hash=each) for n, each in enumerate(hashes(2))]
+                available = kvstore_pb2.Available(handoff=message.claim.handoff, blocks=blocks, complete=True)
+                yield Up(available=available)
+
+    async def Put(self, request_iterator: object, context: object) -> kvstore_pb2.PutReply:
+        return kvstore_pb2.PutReply()
+
+    async def Get(self, request: object, context: object) -> AsyncIterator[kvstore_pb2.GetPart]:
+        for answer in self._answers:
+            yield answer
+
+
+def block_parts(block_hash: BlockHash, content: bytes, checksum: int) -> list[kvstore_pb2.GetPart]:
+    header = kvstore_pb2.BlockHeader(hash=block_hash, size=len(content), checksum=checksum)
+    return [kvstore_pb2.GetPart(header=header), kvstore_pb2.GetPart(bytes=content)]
+
+
+CONTENT = bytes(SMALL.block_bytes)
+CHECKSUM = xxhash.xxh3_64_intdigest(CONTENT)
+WHOLE = block_parts(hashes(2)[0], CONTENT, CHECKSUM)
+
+
+@pytest.mark.parametrize(
+    ("answers", "error"),
+    [
+        ([*WHOLE, *block_parts(hashes(2)[1], CONTENT, CHECKSUM ^ 1)], KVCorrupt),
+        ([*WHOLE, *block_parts(hashes(2)[1], CONTENT[1:], xxhash.xxh3_64_intdigest(CONTENT[1:]))], KVCorrupt),
+        ([*WHOLE, *block_parts(BlockHash(b"other"), CONTENT, CHECKSUM)], KVCorrupt),
+        ([*WHOLE, *WHOLE], KVCorrupt),
+        (WHOLE, KVMissing),
+    ],
+    ids=["damaged", "of another length", "not asked for", "sent twice", "missing"],
+)
+async def test_a_block_that_comes_wrong_never_lands(
+    answers: list[kvstore_pb2.GetPart], error: type[DiptychError]
+) -> None:
+    server = grpc.aio.server()
+    kvstore_pb2_grpc.add_KVStoreServicer_to_server(WrongStore(answers), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with worker(f"127.0.0.1:{port}") as decode:
+            reading = decode.claim(key())
+            reading.fetch.want(wanted(hashes(2)), time.monotonic())
+            fetched = await within(reading.no_more)
+            assert (fetched.landed, type(fetched.error)) == (1, error)
+            assert reading.landed.get_nowait() == 0
+            assert list(decode.memory.blocks) == [100]
+    finally:
+        await server.stop(0)
 
 
 async def test_a_writer_killed_in_the_middle_of_a_put_leaves_nothing_and_the_reader_goes_on() -> None:
@@ -391,11 +448,8 @@ async def test_a_cancelled_copy_returns_before_its_block_is_done() -> None:
             may_return.wait(5)
             return super().read_block(block)
 
-    async with kvstore() as store, worker(store.address) as prefill:
+    async with kvstore() as store, worker(store.address, memory=SlowMemory(SMALL.block_bytes)) as prefill:
         prefill.memory.fill([name])
-        slow = SlowMemory(SMALL.block_bytes)
-        slow.blocks = prefill.memory.blocks
-        prefill.client._carrier._kv = slow
         writing = prefill.publish(key())
         writing.publication.add(sealed([name]))
         await asyncio.to_thread(is_reading.wait, 5)
@@ -470,3 +524,77 @@ async def test_time_is_accounted_to_the_put_while_a_block_is_awaited_and_to_the_
         fetched = await within(reading.no_more)
         assert 0.3 <= fetched.all_there_at - since < 0.45
         assert 0.2 <= fetched.ended_at - fetched.all_there_at < 0.35
+
+
+async def test_a_malformed_message_ends_its_session_and_no_other() -> None:
+    async with kvstore() as store, worker(store.address) as prefill:
+        await prefill.publish_all(key("a"), hashes(1))
+        raw = RawWorker(store.address)
+        await raw.open()
+        await raw.session.write(Down(offer=kvstore_pb2.Offer(handoff=handoff_to_pb(key("b")), hashes=[b""])))
+        async with asyncio.timeout(5):
+            assert await raw.session.read() is grpc.aio.EOF
+        assert (await prefill.publish_all(key("c"), hashes(1))).skipped == 1
+        await raw.die()
+
+
+async def test_a_draining_store_lets_hand_overs_end() -> None:
+    names = hashes(2)
+    async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
+        reading = decode.claim(key())
+        await prefill.publish_all(key(), names)
+        store.stopping.set()
+        reading.fetch.want(wanted(names), time.monotonic())
+        assert (await within(reading.no_more)).landed == 2
+        await within(store.serving)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_is_dropped_when_nothing_is_left_and_everything_is_told_once(seed: int) -> None:
+    """Requests that share prefixes, through a store too small for all; each end may be given up at any moment."""
+    rng = random.Random(seed)
+    async with (
+        kvstore(capacity=12) as store,
+        worker(store.address) as first,
+        worker(store.address) as second,
+        worker(store.address) as decode,
+    ):
+
+        async def a_while() -> None:
+            for _ in range(rng.choice((0, 1, 5, 30, 100))):
+                await asyncio.sleep(0)
+
+        async def one(number: int) -> None:
+            names = [*hashes(rng.randrange(4)), *hashes(rng.randrange(1, 4), f"own{number}-")]
+            prefill = rng.choice((first, second))
+            blocks = [replace(each, block=BlockId(1000 * number + each.index)) for each in sealed(names)]
+            for block in blocks:
+                prefill.memory.blocks[block.block] = content_of(block.hash, SMALL.block_bytes)
+            reading, writing = decode.claim(key(str(number))), prefill.publish(key(str(number)))
+            into = [replace(each, block=BlockId(1000 * number + each.index)) for each in wanted(names)]
+            await a_while()
+            cut = rng.randrange(len(names) + 1)
+            writing.publication.add(blocks[:cut])
+            reading.fetch.want(into, time.monotonic())
+            await a_while()
+            if rng.random() < 0.3:
+                writing.publication.abort()
+            if rng.random() < 0.3:
+                reading.fetch.release()
+            writing.publication.add(blocks[cut:])
+            writing.publication.finish()
+            await a_while()
+            fetched = await within(reading.no_more, seconds=20)
+            await asyncio.wait([writing.publication.task])
+            assert sorted(writing.done) == [each.block for each in blocks]
+            landed = [reading.landed.get_nowait() for _ in range(fetched.landed)]
+            assert reading.landed.empty() and len(set(landed)) == len(landed)
+            for index in landed:
+                assert decode.memory.blocks[into[index].block] == content_of(names[index], SMALL.block_bytes)
+            assert fetched.error is not None or len(landed) == len(names)
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(24):
+                tasks.create_task(one(number))
+        await store.let_go()
+        assert (await store.load()).blocks_used == 0

@@ -43,6 +43,11 @@ def hashes(count: int, prefix: str = "p") -> list[BlockHash]:
     return [BlockHash(f"{prefix}{index}".encode()) for index in range(count)]
 
 
+def content_of(block_hash: BlockHash, size: int) -> bytes:
+    """What every worker computes for a block."""
+    return random.Random(block_hash).randbytes(size)
+
+
 class Memory:
     """Blocks of one worker's KV cache. Implements `kv_carrier.BlockBytes`."""
 
@@ -54,7 +59,7 @@ class Memory:
     def fill(self, hashes: Sequence[BlockHash]) -> None:
         """Block n holds bytes that follow from the n-th hash."""
         for number, block_hash in enumerate(hashes):
-            self.blocks[BlockId(number)] = random.Random(block_hash).randbytes(self.block_bytes)
+            self.blocks[BlockId(number)] = content_of(block_hash, self.block_bytes)
 
     def read_block(self, block: BlockId) -> memoryview:
         self.reads += 1
@@ -123,6 +128,7 @@ class Store:
 
     address: str
     spans: InMemorySpanExporter
+    stopping: asyncio.Event
     serving: asyncio.Task[None]
 
     async def kill(self) -> None:
@@ -157,7 +163,7 @@ async def kvstore(capacity: int = 64, port: int = 0) -> AsyncIterator[Store]:
     address = f"127.0.0.1:{port or free_port()}"
     settings = Settings(listen=address, capacity_blocks=capacity, drain_seconds=2, metrics_port=None, session_timeout=2)
     async with process_of("kvstore", settings) as (process, spans):
-        store = Store(address, spans, asyncio.create_task(main(process)))
+        store = Store(address, spans, process.stopping, asyncio.create_task(main(process)))
         try:
             yield store
             if not store.serving.done():
@@ -170,19 +176,23 @@ async def kvstore(capacity: int = 64, port: int = 0) -> AsyncIterator[Store]:
 
 @asynccontextmanager
 async def worker(
-    store: str, name: str = "worker", kv_format: KVFormat = SMALL, fingerprint: str = "weights", **delays: float
+    store: str,
+    kv_format: KVFormat = SMALL,
+    fingerprint: str = "weights",
+    memory: Memory | None = None,
+    **delays: float,
 ) -> AsyncIterator[Worker]:
     """One worker's side of the store at an address; `delays` are planted at seams, with `_` for the dot."""
     async with process_of("decode", ServiceSettings()) as (process, spans):
         hello = session_pb2.Hello(
             protocol=PROTOCOL,
-            name=name,
+            name=process.identity.name,
             incarnation=process.identity.incarnation,
             fingerprint=fingerprint,
             format=str(kv_format),
         )
         faults = Faults({seam.replace("_", "."): seconds for seam, seconds in delays.items()})
-        memory = Memory(kv_format.block_bytes)
+        memory = memory or Memory(kv_format.block_bytes)
         async with KVClient(memory, Terms(hello, 2.0, faults), "", process.telemetry) as client:
             yield Worker(client, memory, spans, store)
         assert not client.holdings(), "a transfer is left"

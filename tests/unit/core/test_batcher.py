@@ -219,6 +219,13 @@ def test_the_latest_of_the_least_important_gives_its_blocks_and_comes_back_with_
     assert worker.idle_blocks == 4
 
 
+def test_of_several_below_the_last_to_come_is_preempted() -> None:
+    worker = Worker(replace(LIMITS, num_blocks=4))
+    worker.add(request("old", range(4)), request("middle", range(10, 16)), request("new", (20,)))
+    worker.step()
+    assert worker.admit() == [Preempted(key("new"))]
+
+
 def test_a_more_important_request_never_yields_to_a_less_important_one() -> None:
     worker = Worker(replace(LIMITS, num_blocks=4))
     worker.add(request("low", range(8)), replace(request("high", range(20, 28)), priority=1))

@@ -45,6 +45,16 @@ def test_the_first_token_may_come_before_the_request_has_room() -> None:
     assert worker.lengths() == {"a": 4}
 
 
+def test_blocks_may_land_in_any_order() -> None:
+    worker = Worker()
+    worker.add(request("a", range(13), role=Role.DECODE))
+    reserved(worker)
+    worker.batcher.first_token(key("a"), 5)
+    for index in (2, 0, 1):
+        worker.batcher.landed(key("a"), index)
+    assert worker.lengths() == {"a": 2}
+
+
 def test_only_blocks_that_are_not_cached_are_fetched() -> None:
     worker = Worker()
     worker.add(request("a", range(4), max_tokens=1))

@@ -1,5 +1,7 @@
 """What is sent is what arrives, for every core type on the wire."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ keys = st.builds(RequestKey, st.text("abc0", min_size=1).map(RequestId), st.inte
 requests = st.builds(
     Request,
     key=keys,
-    prompt=tokens,
+    prompt=tokens.filter(bool),
     emitted=tokens,
     sampling=st.builds(
         Sampling,
@@ -26,7 +28,7 @@ requests = st.builds(
         st.floats(0, 1),
         st.integers(-(2**63), 2**63 - 1),
     ),
-    stopping=st.builds(Stopping, st.integers(1, 9999), st.integers(0, 99), st.frozensets(st.integers(0, 2**20))),
+    stopping=st.builds(Stopping, st.integers(21, 9999), st.integers(0, 99), st.frozensets(st.integers(0, 2**20))),
     role=st.sampled_from(Role),
     salt=st.binary(max_size=8),
     priority=st.integers(-9, 9),
@@ -55,6 +57,15 @@ def test_no_deadline_stays_none() -> None:
 def test_a_role_that_is_not_known_is_refused() -> None:
     with pytest.raises(InvalidRequest):
         codec.request_from_pb(session_pb2.Start(request_id="r"), 0.0)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"prompt": ()}, {"stopping": Stopping(1), "emitted": (5,)}, {"stopping": Stopping(0)}]
+)
+def test_what_no_service_could_work_on_is_refused(changes: dict[str, object]) -> None:
+    request = replace(Request(RequestKey(RequestId("r")), (1,), Sampling(), Stopping(4)), **changes)
+    with pytest.raises(InvalidRequest):
+        codec.request_from_pb(codec.start_to_pb(request, 0.0, ""), 0.0)
 
 
 @given(

@@ -1,0 +1,73 @@
+"""A worker around an engine: batch, step loop, desk, sessions with kvstores; the same for prefill and decode.
+
+Must not know what the engine is. What differs between the two kinds of worker is the duty.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from services.core.batch_limits import BatchLimits
+from services.core.batcher import Batcher
+from services.pb import session_pb2
+from services.runtime.desk import Desk
+from services.runtime.duty import Duty
+from services.runtime.kv_carrier import BlockBytes
+from services.runtime.kv_client import KVClient
+from services.runtime.process import Process
+from services.runtime.server import Parts, serving
+from services.runtime.session import PROTOCOL, Terms
+from services.runtime.session_server import SERVICE, SessionServer
+from services.runtime.step_loop import Runner, StepLoop
+from services.runtime.store_watch import StoreWatch
+from services.runtime.worker_settings import WorkerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEngine:
+    """An engine that is loaded and warm, and what others must know of it."""
+
+    runner: Runner
+    kv: BlockBytes
+    limits: BatchLimits
+    model: str
+    digest: str
+    """Of weights, configuration and tokenizer, in hexadecimal digits; seeds the block hashes."""
+    format: str
+    """Of a block of KV."""
+
+
+WorkerSettingsT = TypeVar("WorkerSettingsT", bound=WorkerSettings)
+MakeDuty = Callable[[KVClient, StepLoop], Duty]
+
+
+async def serve_worker(process: Process[WorkerSettingsT], engine: WorkerEngine, make_duty: MakeDuty) -> None:
+    """Serves until the process is told to stop. Raises EngineFault if the engine breaks."""
+    settings, identity = process.settings, process.identity
+    batcher = Batcher(engine.limits, bytes.fromhex(engine.digest))
+    loop = StepLoop(batcher, engine.runner, process.metrics, process.faults, seam=f"{identity.service}.step")
+    hello = session_pb2.Hello(
+        protocol=PROTOCOL,
+        name=identity.name,
+        incarnation=identity.incarnation,
+        fingerprint=engine.digest,
+        format=engine.format,
+    )
+    terms = Terms(hello, settings.session_timeout, process.faults)
+    client = KVClient(engine.kv, terms, settings.token.get_secret_value(), process.telemetry)
+    stores = StoreWatch(process.bus, client.links, settings.kvstores)
+    desk = Desk(loop, make_duty(client, loop), process.telemetry)
+
+    parts = Parts(
+        register=[SessionServer(terms, desk).register],
+        services=[SERVICE],
+        holdings=lambda: desk.holdings() + client.holdings(),
+        load=loop.load,
+        peers=client.links.peers,
+        model=engine.model,
+        fingerprint=engine.digest,
+        format=engine.format,
+        idle=desk.idle,
+    )
+    async with client, serving(process, parts) as server:
+        await server.live(loop.run(desk), stores.keep())

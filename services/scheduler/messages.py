@@ -1,0 +1,43 @@
+"""A story's effects as messages: what workers and gateways are told. Holds no state."""
+
+from dataclasses import replace
+
+from services.core.request import Role
+from services.pb import session_pb2
+from services.runtime import codec
+from services.runtime.telemetry import traceparent
+from services.scheduler.story import CancelLeg, End, FinishLeg, PassFirstToken
+from services.scheduler.ticket import Ticket
+
+
+def start(ticket: Ticket, role: Role, now: float) -> session_pb2.Down:
+    """The current attempt for a worker in `role`."""
+    request = replace(ticket.story.request, role=role)
+    kvstore = ticket.placement.kvstore if ticket.placement else ""
+    return session_pb2.Down(start=codec.start_to_pb(request, now, traceparent(ticket.span), kvstore))
+
+
+def to_worker(ticket: Ticket, effect: PassFirstToken | CancelLeg | FinishLeg) -> session_pb2.Down:
+    """What a worker that has begun is told next."""
+    request_id, attempt = ticket.filed.request_id, ticket.filed.attempt
+    match effect:
+        case PassFirstToken(_, token):
+            first = session_pb2.FirstToken(request_id=request_id, attempt=attempt, token=token)
+            return session_pb2.Down(first_token=first)
+        case CancelLeg():
+            return session_pb2.Down(cancel=session_pb2.Cancel(request_id=request_id, attempt=attempt))
+        case FinishLeg(_, index):
+            return session_pb2.Down(finish=session_pb2.Finish(request_id=request_id, attempt=attempt, index=index))
+
+
+def last_event(ticket: Ticket, end: End) -> session_pb2.Event:
+    """How it ended, with the ledger, and where it ran and why."""
+    segments = ticket.timeline.take()
+    if end.error is not None:
+        return codec.failed_event(ticket.gateway_key, end.error, segments)
+    assert end.reason is not None
+    event = codec.finished_event(ticket.gateway_key, end.reason, segments, ticket.cached_tokens)
+    if placement := ticket.placement:
+        event.finished.prefill, event.finished.decode = placement.prefill, placement.decode
+        event.finished.kvstore, event.finished.why = placement.kvstore, placement.why
+    return event
