@@ -35,10 +35,10 @@ lint: $(VENV)/.developing ## style, types, freshness of generated code
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python protos/generate.py --check 2>/dev/null
+	@$(BIN)/python protos/generate.py --check
 
 protos: $(VENV)/.developing ## rebuild services/pb from protos/
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python protos/generate.py 2>/dev/null
+	@$(BIN)/python protos/generate.py
 
 clean: ## forget the environments
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

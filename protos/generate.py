@@ -19,6 +19,8 @@ def generate(out: Path) -> None:
     """Writes the modules of every .proto file below `out`."""
     sources = [f"services/pb/{path.name}" for path in sorted(PROTOS.glob("*.proto"))]
     flags = [f"--{kind}_out={out}" for kind in ("python", "grpc_python", "mypy", "mypy_grpc")]
+    beside = Path(sys.executable).parent
+    flags += [f"--plugin=protoc-gen-{kind}={beside / f'protoc-gen-{kind}'}" for kind in ("mypy", "mypy_grpc")]
     if protoc.main(["protoc", f"-Iservices/pb={PROTOS}", *flags, *sources]) != 0:
         raise SystemExit("protoc failed")
 

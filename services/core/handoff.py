@@ -57,7 +57,7 @@ class Effect(Enum):
     REFUSE = "refuse"
     """Whoever caused the fact gets StaleHandoff; nothing else changes."""
     TELL_READER = "tell reader"
-    """Which blocks are sealed that it has not heard of, and whether more will come."""
+    """That there is a writer, which blocks are sealed that it has not heard of, and whether more will come."""
     TELL_WRITER = "tell writer"
     """That the hand-over is closed."""
     WITHDRAW = "withdraw"
@@ -97,7 +97,7 @@ TABLE: dict[tuple[State, Fact], Outcome] = {
     **_refused(State.WAITING, Fact.OFFER, Fact.SEALED),
     **_same(State.WAITING, Fact.COMPLETE, Fact.READER_GONE),
     #
-    (State.CLAIMED, Fact.OFFER): Outcome(State.JOINED),
+    (State.CLAIMED, Fact.OFFER): Outcome(State.JOINED, (Effect.TELL_READER,)),
     (State.CLAIMED, Fact.READER_GONE): Outcome(State.CLOSED),
     **_refused(State.CLAIMED, Fact.SEALED, Fact.COMPLETE),
     **_same(State.CLAIMED, Fact.CLAIM, Fact.WRITER_GONE),

@@ -247,11 +247,11 @@ def _there_already(record: Record, hashes: Iterable[BlockHash]) -> list[Notice]:
 
 
 def _news(record: Record) -> list[Notice]:
-    """What the reader has not heard of: sealed blocks, and the end."""
+    """What the reader has not heard of: sealed blocks, and the end. Empty, it says that the writer is there."""
     blocks = tuple((record.blocks[block_hash], block_hash) for block_hash in record.fresh)
     record.fresh.clear()
     is_complete = record.handoff.state not in WRITABLE
-    if record.handoff.reader is None or not (blocks or is_complete):
+    if record.handoff.reader is None:
         return []
     return [Available(record.handoff.reader, record.key, blocks, is_complete)]
 

@@ -16,7 +16,10 @@ class Wanted(NamedTuple):
 
 
 class Available(NamedTuple):
-    """To the reader: these (index, hash) are sealed and pinned. To the writer: so are these, they need not be put."""
+    """To the reader: these (index, hash) are sealed and pinned; with none, that the writer has come.
+
+    To the writer: these are sealed and pinned already, they need not be put.
+    """
 
     to: Party
     key: RequestKey

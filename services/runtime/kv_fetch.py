@@ -19,7 +19,7 @@ from services.core.ids import BlockHash
 from services.pb import kvstore_pb2
 from services.runtime.codec import handoff_to_pb
 from services.runtime.kv_carrier import Lane
-from services.runtime.kv_links import StoreSession
+from services.runtime.kv_links import CONNECT_SECONDS, StoreSession
 from services.runtime.kv_tools import Tools, outcome
 from services.runtime.telemetry import traceparent
 
@@ -60,6 +60,7 @@ class Fetch:
         self._missing: dict[BlockHash, FetchBlock] | None = None
         """Wanted and not landed; None before `want`."""
         self._there: set[BlockHash] = set()
+        self._has_writer = self._is_expected = False
         self._is_complete = self._is_released = self._is_over = False
         self._all_there_at: float | None = None
         self._landed = self._bytes = 0
@@ -83,6 +84,11 @@ class Fetch:
         if self._is_over:
             asyncio.get_running_loop().call_soon(self._report)
 
+    def expect(self) -> None:
+        """The writer has computed its last block: one that the store has not heard of soon after has lost its way."""
+        self._is_expected = True
+        self._wake.set()
+
     def release(self) -> None:
         """The request needs the hand-over no more, or is gone."""
         self._is_released = not self.task.done()
@@ -93,6 +99,7 @@ class Fetch:
     def heard(self, message: kvstore_pb2.StoreUp, now: float) -> None:
         match message.WhichOneof("kind"):
             case "available":
+                self._has_writer = True
                 self._there.update(BlockHash(ref.hash) for ref in message.available.blocks)
                 self._is_complete |= message.available.complete
                 self._note_availability(now)
@@ -118,7 +125,15 @@ class Fetch:
             elif missing and self._is_complete:
                 raise KVMissing("the hand-over ended without all of its blocks")
             else:
+                await self._news()
+
+    async def _news(self) -> None:
+        patience = CONNECT_SECONDS if self._is_expected and not self._has_writer else None
+        try:
+            async with asyncio.timeout(patience):
                 await self._wake.wait()
+        except TimeoutError:
+            raise KVMissing("the writer has not come to the store") from None
 
     async def _get(self, blocks: Sequence[FetchBlock], *, is_last: bool) -> None:
         if self._span is None:

@@ -19,7 +19,8 @@ from services.runtime.session_pool import SessionPool
 StoreSession = Session[kvstore_pb2.StoreDown]
 
 CONNECT_SECONDS = 2.0
-"""How long a hand-over waits for a store that is not there; after that its KV is computed rather than moved."""
+"""How long a hand-over waits for a store, or for a writer, that is not there; after that its KV is computed rather
+than moved."""
 
 
 class Listener(Protocol):

@@ -394,6 +394,7 @@ async def test_a_store_that_is_killed_ends_both_sides_and_serves_again_when_it_i
             await reading.landed.get()
             await store.kill()
             assert isinstance((await within(reading.no_more)).error, WorkerLost)
+            await asyncio.wait([writing.publication.task], timeout=5)
             writing.publication.finish()
             assert isinstance((await within(writing.published)).error, WorkerLost)
             assert writing.done == [0]
@@ -412,6 +413,25 @@ async def test_a_store_that_is_not_there_costs_a_moment_and_nothing_else() -> No
         assert isinstance(published.error, WorkerLost)
         reading.fetch.want(wanted(hashes(2)), time.monotonic())
         assert isinstance((await within(reading.no_more)).error, WorkerLost)
+
+
+async def test_a_writer_that_cannot_reach_the_store_is_not_waited_for_once_it_is_done() -> None:
+    async with kvstore() as store, worker(f"127.0.0.1:{free_port()}") as prefill, worker(store.address) as decode:
+        reading = decode.claim(key())
+        reading.fetch.want(wanted(hashes(1)), time.monotonic())
+        assert isinstance((await prefill.publish_all(key(), hashes(1))).error, WorkerLost)
+        assert not reading.no_more.done()
+        reading.fetch.expect()
+        assert isinstance((await within(reading.no_more)).error, KVMissing)
+
+
+async def test_a_writer_that_has_come_is_waited_for_however_long_its_blocks_take() -> None:
+    async with kvstore() as store, worker(store.address, kv_put=2.5) as prefill, worker(store.address) as decode:
+        reading = decode.claim(key())
+        reading.fetch.want(wanted(hashes(1)), time.monotonic())
+        reading.fetch.expect()
+        await prefill.publish_all(key(), hashes(1))
+        assert (await within(reading.no_more)).error is None
 
 
 async def test_workers_of_another_model_or_format_are_refused() -> None:
@@ -583,6 +603,7 @@ async def test_whatever_is_dropped_when_nothing_is_left_and_everything_is_told_o
                 reading.fetch.release()
             writing.publication.add(blocks[cut:])
             writing.publication.finish()
+            reading.fetch.expect()
             await a_while()
             fetched = await within(reading.no_more, seconds=20)
             await asyncio.wait([writing.publication.task])

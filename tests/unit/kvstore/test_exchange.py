@@ -39,6 +39,13 @@ def test_the_reader_hears_of_each_block_once_and_of_the_end_with_the_last() -> N
     assert store.claim(READER, R, 0.0) == []
 
 
+def test_a_reader_that_waits_hears_that_the_writer_has_come() -> None:
+    store = exchange()
+    store.claim(READER, R, 0.0)
+    notices = store.offer(WRITER, Offer(R, 0, [X]), 0.0)
+    assert notices == [Available(READER, R, ()), Wanted(WRITER, R, (X,))]
+
+
 def test_a_late_reader_hears_everything_at_once() -> None:
     store = exchange()
     store.offer(WRITER, Offer(R, 3, [X, Y], is_complete=True), 0.0)
