@@ -24,6 +24,7 @@ class BatchLimits:
     step_seconds: float
     """Predicted seconds a step may take; chunks are cut to it."""
     cost: StepCost
+    """As measured before serving; the batch corrects it by what steps take."""
     watermark_blocks: int
     """Blocks that starting a request leaves idle for the growth of the others."""
 

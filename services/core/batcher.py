@@ -16,6 +16,7 @@ from services.core.blocks import Chain, root
 from services.core.composition import compose
 from services.core.errors import DeadlinePassed, DiptychError, InternalError, InvalidRequest, Overloaded
 from services.core.ids import BlockId, RequestKey
+from services.core.pace import Pace
 from services.core.plan import Chunk, StepPlan, StepResult
 from services.core.progress import Holding, Progress, State
 from services.core.request import FinishReason, Request, Role
@@ -29,6 +30,7 @@ class Batcher:
         self._limits = limits
         self._fingerprint = fingerprint
         self._running = Running(limits)
+        self._pace = Pace(limits.cost)
         self._requests: dict[RequestKey, Progress] = {}
         self._waiting: list[Progress] = []
         """By rank, the most important first."""
@@ -84,7 +86,7 @@ class Batcher:
     def plan(self, now: float) -> StepPlan | None:
         """The next step, or None if nothing can be computed; a step is applied before the next `admit` or `plan`."""
         self._require_no_step()
-        chunks = compose(self._running.computable(), self._limits)
+        chunks = compose(self._running.computable(), self._limits, self._pace.cost)
         self._step = [(self._requests[chunk.key], chunk) for chunk in chunks]
         for progress, _ in self._step:
             progress.moved = now
@@ -95,6 +97,7 @@ class Batcher:
         if not self._step:
             raise RuntimeError("apply() needs a planned step")
         step, self._step = self._step, []
+        self._pace.note(StepPlan(tuple(chunk for _, chunk in step)), result.seconds)
         events: list[Event] = []
         for progress, chunk in step:
             progress.moved = now

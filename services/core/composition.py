@@ -10,19 +10,20 @@ from collections.abc import Sequence
 from services.core.batch_limits import BatchLimits
 from services.core.plan import Chunk
 from services.core.progress import Progress
+from services.core.step_cost import StepCost
 
 
-def compose(rows: Sequence[Progress], limits: BatchLimits) -> tuple[Chunk, ...]:
+def compose(rows: Sequence[Progress], limits: BatchLimits, cost: StepCost) -> tuple[Chunk, ...]:
     """Chunks of one step; `rows` may be computed up to their last known token, the most important first."""
     decodes = [row for row in rows if row.remaining == 1]
     prompts = [row for row in rows if row.remaining > 1]
     chunks = [row.chunk(1) for row in decodes]
-    seconds = limits.cost.of((1, row.computed) for row in decodes)
+    seconds = cost.of((1, row.computed) for row in decodes)
     for row in prompts:
-        room_for_one = seconds + limits.cost.chunk(1, row.computed) <= limits.step_seconds
+        room_for_one = seconds + cost.chunk(1, row.computed) <= limits.step_seconds
         if not room_for_one and row is not prompts[0]:
             break
-        length = limits.cost.longest_chunk(limits.step_seconds, row.computed, seconds, row.remaining)
+        length = cost.longest_chunk(limits.step_seconds, row.computed, seconds, row.remaining)
         chunks.append(row.chunk(length))
-        seconds += limits.cost.chunk(length, row.computed)
+        seconds += cost.chunk(length, row.computed)
     return tuple(chunks)

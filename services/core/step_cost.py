@@ -40,6 +40,12 @@ class StepCost:
         context = cached + tokens
         return tokens * (self.per_token + self.per_token_context * context) + self.per_context * context
 
+    def scaled(self, factor: float) -> Self:
+        """A machine that takes `factor` times as long."""
+        return type(self)(
+            self.fixed * factor, self.per_token * factor, self.per_token_context * factor, self.per_context * factor
+        )
+
     def longest_chunk(self, budget: float, cached: int, already: float, most: int) -> int:
         """Most tokens, in 1..`most`, that a step may take on behind `cached` positions and stay in its budget.
 

@@ -1,6 +1,7 @@
 """Wires the decode worker, top to bottom."""
 
 import asyncio
+import logging
 
 from services.decode.fetching import Fetching
 from services.decode.settings import Settings
@@ -10,12 +11,16 @@ from services.modelfiles.prepared import PreparedModel
 from services.runtime.process import Process, run
 from services.runtime.worker import WorkerEngine, serve_worker
 
+log = logging.getLogger(__name__)
+
 
 def loaded(settings: Settings) -> WorkerEngine:
     """The engine, ready to compute its first step as quickly as its next."""
     prepared = PreparedModel.open(settings.model)
     engine = load_engine(prepared, EngineSettings(settings.num_blocks, settings.threads, settings.block_size))
-    limits = settings.limits(engine.config, warm_up(engine.runner, engine.config.context))
+    cost = warm_up(engine.runner, engine.config.context)
+    log.info("a step costs %s", cost)
+    limits = settings.limits(engine.config, cost)
     return WorkerEngine(engine.runner, engine.cache, limits, prepared.name, prepared.digest, str(engine.format))
 
 

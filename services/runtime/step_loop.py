@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Protocol
 
 from services.core.batch_events import Event
@@ -20,6 +21,8 @@ from services.runtime.faults import Faults
 from services.runtime.metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+LOOK_UP_SECONDS = 0.25
 
 
 class Runner(Protocol):
@@ -86,12 +89,19 @@ class StepLoop:
         if plan is None:
             # An admission may have changed what can be computed; only a quiet batch is worth waiting on.
             if not events:
-                await self._woken.wait()
+                await self._until_woken()
             return
         observer.planned(plan, now)
         result = await self._execute(plan)
         now = time.monotonic()
         observer.deliver(self.batcher.apply(result, now), now)
+
+    async def _until_woken(self) -> None:
+        """Looks up now and then while requests wait for a transfer, for their deadlines pass without an event."""
+        is_empty = not self.batcher.num_waiting and not self.batcher.num_running
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if is_empty else LOOK_UP_SECONDS):
+                await self._woken.wait()
 
     async def _execute(self, plan: StepPlan) -> StepResult:
         await self._faults.pause(self._seam)

@@ -41,6 +41,11 @@ class GatewayWorld:
     def inference(self) -> "inference_pb2_grpc.InferenceAsyncStub":
         return inference_pb2_grpc.InferenceStub(self.channel)
 
+    async def listening(self) -> None:
+        """Returns once the gateway's server answers, ready or not."""
+        stub = operations_pb2_grpc.OperationsStub(self.channel)
+        await stub.Status(operations_pb2.StatusRequest(), wait_for_ready=True)
+
     async def connected(self) -> None:
         """Returns once the gateway has a session with every scheduler."""
         async with asyncio.timeout(5):

@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from services.core.batch_events import Emitted, FetchBlock, Preempted, Reserved, Started
 from services.core.batcher import Batcher
+from services.core.errors import InvalidRequest
 from services.core.progress import State
 from services.core.request import Role
 from tests.support.batches import LIMITS, Worker, key, request
@@ -135,6 +138,17 @@ def test_a_block_being_filled_for_a_cancelled_request_is_reused_only_after_the_c
     worker.batcher.landed(key("a"), second.index)
     worker.batcher.check_invariants()
     assert (worker.batcher.holdings(0.0), worker.idle_blocks) == ([], 16)
+
+
+def test_an_attempt_is_not_taken_again_while_blocks_are_still_filled_for_it() -> None:
+    worker = Worker()
+    worker.add(request("a", range(8), role=Role.DECODE))
+    reserved(worker)
+    worker.batcher.cancel(key("a"))
+    with pytest.raises(InvalidRequest):
+        worker.add(request("a", range(8), role=Role.DECODE))
+    worker.batcher.no_more(key("a"))
+    worker.add(request("a", range(8), role=Role.DECODE))
 
 
 def test_a_cancelled_request_is_gone_when_its_fetch_is_given_up() -> None:
