@@ -30,13 +30,11 @@ class Attempt:
         self._wake = asyncio.Event()
         self._is_lost = False
         self._is_over = False
-        self._was_heard = False
 
     def push(self, event: session_pb2.Event, now: float) -> None:
         """An event has come. What overflows the inbox is a fault of the scheduler's and ends the attempt."""
         if self._is_over:
             return
-        self._was_heard = True
         self._room -= len(event.tokens.ids)
         if self._room < 0:
             failed = session_pb2.Failed(reason=InternalError.__name__, message="more tokens than were asked for")
@@ -62,16 +60,15 @@ class Attempt:
 
     def finish(self, index: int) -> None:
         """Tells the scheduler that a stop string ended at token `index`."""
-        if not self._is_over:
+        if not self._is_over and self.session.is_open:
             finish = session_pb2.Finish(request_id=self.key.request_id, attempt=self.key.attempt, index=index)
-            self.session.send(session_pb2.Down(finish=finish), urgent=True)
+            self.session.send(session_pb2.Down(finish=finish))
 
     def cancel(self) -> None:
         """Drops the request at the scheduler, unless it has ended there."""
         if not self._is_over and self.session.is_open:
             cancel = session_pb2.Cancel(request_id=self.key.request_id, attempt=self.key.attempt)
-            # Before anything was heard the Start may still be in the outbox, and must not be overtaken.
-            self.session.send(session_pb2.Down(cancel=cancel), urgent=self._was_heard)
+            self.session.send(session_pb2.Down(cancel=cancel))
         self._is_over = True
 
     def __enter__(self) -> "Attempt":

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tokenizers import Encoding
 from tokenizers import Tokenizer as Fast
 
 from services.core.errors import InvalidRequest
@@ -72,11 +71,13 @@ class Tokenizer:
         With `allow_special` control tokens written in the text become their ids; otherwise they are text like any
         other. Raises `InvalidRequest` for text that is not Unicode (a lone surrogate).
         """
-        return list(self._encode(text, self._trusting if allow_special else self._inert).ids)
+        tokenizer = self._trusting if allow_special else self._inert
+        # The batch form lets other threads run meanwhile; the plain one holds the interpreter for as long as it takes.
+        return list(tokenizer.encode_batch_fast([_checked(text)], add_special_tokens=False)[0].ids)
 
     def encode_trusted(self, text: str) -> tuple[list[int], list[Piece]]:
         """As `encode` with `allow_special`, and where the control tokens were."""
-        encoding = self._encode(text, self._trusting)
+        encoding = self._trusting.encode_batch([_checked(text)], add_special_tokens=False)[0]
         found = zip(encoding.ids, encoding.offsets, strict=True)
         return list(encoding.ids), [Piece(token, *span) for token, span in found if token in self._special]
 
@@ -89,13 +90,13 @@ class Tokenizer:
         text = b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
         return text.removeprefix(" ") if self.drops_first_space else text
 
-    @staticmethod
-    def _encode(text: str, tokenizer: Fast) -> Encoding:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InvalidRequest("the text is not valid Unicode: it has a lone surrogate") from error
-        return tokenizer.encode(text, add_special_tokens=False)
+
+def _checked(text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("the text is not valid Unicode: it has a lone surrogate") from error
+    return text
 
 
 def _decoder_steps(tokenizer_json: str) -> frozenset[str]:

@@ -2,7 +2,8 @@
 
 One reader task and one writer task own a session for life; nothing else awaits its `read()` or `write()`. Receivers are
 told synchronously and only dispatch into per-request state, so a slow request never holds up the others. The outbox is
-bounded; urgent messages overtake bulk. Silence for `timeout` seconds ends the session.
+bounded, and in order, so that a Cancel never overtakes its Start; only ticks go ahead. Silence for `timeout` seconds
+ends the session.
 
     opened(session)  ->  received(session, message, now) ...  ->  closed(session)      exactly once each, in this order
 """
@@ -55,8 +56,7 @@ class Session(Generic[OutT]):
         self.heard_at = time.monotonic()
         self._out_type: type[OutT] = out_type
         self._terms = terms
-        self._urgent: deque[OutT] = deque()
-        self._bulk: deque[OutT] = deque()
+        self._outbox: deque[OutT] = deque()
         self._wake = asyncio.Event()
         self._broken = asyncio.Event()
         self._was_opened = False
@@ -66,13 +66,13 @@ class Session(Generic[OutT]):
     def is_open(self) -> bool:
         return not self._broken.is_set()
 
-    def send(self, message: OutT, *, urgent: bool = False) -> None:
+    def send(self, message: OutT) -> None:
         """Queues `message`. Never blocks; a peer that does not keep up loses the session."""
         if self._broken.is_set():
             raise WorkerLost("the session is closed")
-        (self._urgent if urgent else self._bulk).append(message)
+        self._outbox.append(message)
         self._wake.set()
-        if len(self._bulk) > OUTBOX_LIMIT:
+        if len(self._outbox) > OUTBOX_LIMIT:
             log.warning("session with %s does not keep up, closing it", self.peer.name or self.address)
             self.end()
 
@@ -125,14 +125,14 @@ class Session(Generic[OutT]):
     async def _write(self, write: Callable[[OutT], Awaitable[None]]) -> None:
         while True:
             await self._until_due()
-            while queue := self._urgent or self._bulk:
-                message = queue.popleft()
+            while self._outbox:
+                message = self._outbox.popleft()
                 await self._terms.faults.pause(self._terms.seams.get(str(message.WhichOneof("kind")), ""))
                 await write(message)
 
     async def _until_due(self) -> None:
         """Returns when there is something to send; a tick goes out when there is not, twice a second."""
-        if self._urgent or self._bulk:
+        if self._outbox:
             return
         self._wake.clear()
         try:
@@ -140,7 +140,7 @@ class Session(Generic[OutT]):
                 await self._wake.wait()
         except TimeoutError:
             self._ticks += 1
-            self._urgent.append(self._out_type(tick=session_pb2.Tick(sequence=self._ticks)))
+            self._outbox.appendleft(self._out_type(tick=session_pb2.Tick(sequence=self._ticks)))
 
     async def _watch(self) -> None:
         """Returns when the session is ended or the peer has been silent for too long."""

@@ -30,10 +30,10 @@ from services.scheduler.ticket import Outbox, Ticket, UpSession, own_first_attem
 class Send(Protocol):
     """Sends to a worker by address; whether it has a live session to carry the message."""
 
-    def __call__(self, address: str, message: session_pb2.Down, *, urgent: bool = False) -> bool: ...
+    def __call__(self, address: str, message: session_pb2.Down) -> bool: ...
 
 
-def _nobody(address: str, message: session_pb2.Down, *, urgent: bool = False) -> bool:
+def _nobody(address: str, message: session_pb2.Down) -> bool:
     return False
 
 
@@ -224,8 +224,7 @@ class Conductor:
                         return self._carry_out(ticket, ticket.story.lost(worker), now)
                 case _:
                     # To a worker that is gone nothing needs to be said: `lost` follows.
-                    is_urgent = not isinstance(effect, effects.PassFirstToken)
-                    self.send(effect.worker, messages.to_worker(ticket, effect), urgent=is_urgent)
+                    self.send(effect.worker, messages.to_worker(ticket, effect))
         self._count(ticket)
 
     def _count(self, ticket: Ticket) -> None:

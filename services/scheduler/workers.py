@@ -42,12 +42,12 @@ class Workers:
         )
         conductor.send = self.send
 
-    def send(self, address: str, message: session_pb2.Down, *, urgent: bool = False) -> bool:
+    def send(self, address: str, message: session_pb2.Down) -> bool:
         """Whether the worker has a live session to carry `message`."""
         session = self._pool.session(address)
         if session is None or not session.is_open:
             return False
-        session.send(message, urgent=urgent)
+        session.send(message)
         return True
 
     async def keep(self) -> None:

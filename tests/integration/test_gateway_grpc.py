@@ -82,7 +82,7 @@ async def test_the_scheduler_gets_ids_settings_and_the_trace(world: GatewayWorld
     request = inference_pb2.GenerateRequest(chat=chat, sampling=sampling, stopping=stopping)
     await answer_to(world, request)
     start = (await world.started()).start
-    assert list(start.prompt)[0] == 1 and list(start.prompt).count(1) == 2
+    assert start.prompt[0] == 1 and list(start.prompt).count(1) == 2
     drawn = start.sampling
     assert (drawn.temperature, drawn.top_k, drawn.top_p, drawn.min_p, drawn.seed) == (0.5, 3, 0.9, 0.1, -5)
     assert (start.stopping.max_tokens, start.stopping.min_tokens) == (7, 2)

@@ -1,4 +1,4 @@
-"""Long text is tokenized beside the loop, and a caller that leaves meanwhile leaves nothing."""
+"""What a gateway does with a caller that asks for much, leaves early or does not read."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.core.errors import ContextTooLong, NoWorkers
+from services.core.errors import ContextTooLong, DeadlinePassed, Overloaded
 from services.gateway.answer import Delta
 from services.gateway.ask import Ask, ChatMessage, ChatPrompt, Prompt, TextPrompt
 from services.gateway.call import Call, Done
@@ -19,14 +19,15 @@ from services.gateway.records import Records
 from services.gateway.schedulers import Schedulers
 from services.gateway.settings import Settings
 from services.pb import session_pb2
-from services.runtime.session import Terms
+from services.runtime.session import PROTOCOL, Terms
 from tests.support.byte_model import byte_model
 from tests.support.processes import process_of
+from tests.support.scripted_scheduler import ScriptedScheduler, scripted_scheduler
 
 
 @dataclass
 class Asking:
-    """A caller that asks and gets no answer, for there is no scheduler."""
+    """A caller that never takes what is sent to it."""
 
     prompt: Prompt
 
@@ -34,10 +35,10 @@ class Asking:
         return Ask(self.prompt)
 
     async def send(self, delta: Delta) -> None:
-        raise AssertionError("nothing answers")
+        await asyncio.Event().wait()
 
     async def finish(self, delta: Delta, done: Done) -> None:
-        raise AssertionError("nothing answers")
+        await asyncio.Event().wait()
 
 
 @dataclass
@@ -46,6 +47,7 @@ class Desk:
 
     generations: Generations
     records: Records
+    scheduler: ScriptedScheduler
     began: threading.Event
     go_on: threading.Event
     threads: list[int]
@@ -67,15 +69,19 @@ async def desk() -> AsyncIterator[Desk]:
         return list(text.encode())
 
     model = replace(byte_model(), encode_text=encode_text, encode_chat=lambda turns: encode_text(turns[0]["content"]))
-    async with process_of("gateway", Settings(model=Path("unused"))) as (process, _):
-        schedulers = Schedulers(process.bus, (), Terms(session_pb2.Hello(), 5.0), "")
-        records = Records(4)
+    settings = Settings(model=Path("unused"), slow_client_seconds=0.2)
+    async with process_of("gateway", settings) as (process, _), scripted_scheduler() as scheduler:
+        terms = Terms(session_pb2.Hello(protocol=PROTOCOL), 5.0)
+        schedulers, records = Schedulers(process.bus, (scheduler.address,), terms, ""), Records(4)
         async with schedulers:
-            yield Desk(Generations(process, model, schedulers, records), records, began, go_on, threads)
+            await schedulers.reachable.wait()
+            generations = Generations(process, model, schedulers, records)
+            yield Desk(generations, records, scheduler, began, go_on, threads)
 
 
 async def test_short_text_is_tokenized_at_once(desk: Desk) -> None:
-    with pytest.raises(NoWorkers):
+    desk.scheduler.script = lambda started: started.fail(Overloaded("full"))
+    with pytest.raises(Overloaded):
         await desk.answer(TextPrompt("Hello"))
     assert desk.threads == [threading.get_ident()]
 
@@ -92,10 +98,27 @@ async def test_a_caller_that_leaves_while_its_text_is_tokenized_leaves_nothing(d
     desk.go_on.clear()
     answering = asyncio.create_task(desk.answer(TextPrompt("x" * (INLINE_CHARACTERS + 1))))
     await asyncio.to_thread(desk.began.wait, 5)
-    assert [holding.state for holding in desk.generations.holdings()] == ["tokenize"]
+    assert [one.state for one in desk.generations.holdings() if one.kind == "request"] == ["tokenize"]
     answering.cancel()
     with pytest.raises(asyncio.CancelledError):
         await answering
-    assert desk.generations.holdings() == []
+    assert [holding.kind for holding in desk.generations.holdings()] == ["session"]
     await desk.generations.idle()
     desk.go_on.set()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_caller_that_does_not_read_is_cut_and_others_are_not_held_up(desk: Desk, ends: bool) -> None:
+    asking = asyncio.create_task(desk.answer(TextPrompt("slow")))
+    started = await desk.scheduler.started.get()
+    started.emit(b"abc")
+    if ends:
+        started.finish()
+    desk.scheduler.script = lambda other: other.fail(Overloaded("full"))
+    with pytest.raises(Overloaded):
+        await desk.answer(TextPrompt("quick"))
+    with pytest.raises(DeadlinePassed, match="did not read"):
+        await asking
+    if not ends:
+        await asyncio.wait_for(started.cancelled.wait(), 2)
+    assert desk.records.get(started.key.request_id).outcome == "DeadlinePassed"
