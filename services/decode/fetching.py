@@ -83,6 +83,7 @@ class Fetching:
     def first_token(self, work: Work, now: float) -> None:
         if arrival := self._arrivals.get(work.key):
             arrival.first_token_at = now
+            arrival.fetch.expect()
             work.timeline = Timeline(self._telemetry, work.timeline.parent, now)
             self._move(work, arrival, now)
 

@@ -5,40 +5,17 @@ Every verb is legal at any time. Pure and single-threaded; time is an argument. 
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from services.core.errors import KVMissing, StaleHandoff
 from services.core.handoff import LIVE, WRITABLE, Effect, Fact, Handoff, Party, State
 from services.core.ids import BlockHash, RequestKey
 from services.kvstore.block_index import Answer, Block, BlockIndex
-from services.kvstore.notices import Available, Closed, Notice, Wanted
+from services.kvstore.notices import Closed, Notice, Wanted
+from services.kvstore.record import Record
 
 REMEMBERED = 4096
 """Ended hand-overs that are known as such; an older one that comes back finds no writer and ends with its request."""
-
-
-@dataclass(slots=True, eq=False)
-class Record:
-    """A hand-over and its blocks."""
-
-    handoff: Handoff
-    blocks: dict[BlockHash, int] = field(default_factory=dict)
-    """Index in the prompt of every block that is there or may still come, in the order offered."""
-    sealed: set[BlockHash] = field(default_factory=set)
-    """Those that are readable; all of them are pinned while the hand-over lives."""
-    fresh: list[BlockHash] = field(default_factory=list)
-    """Sealed ones the reader has not heard of."""
-    is_complete: bool = False
-    """The writer will offer no more."""
-
-    @property
-    def key(self) -> RequestKey:
-        return self.handoff.key
-
-    def add_sealed(self, block_hash: BlockHash) -> None:
-        if block_hash not in self.sealed:
-            self.sealed.add(block_hash)
-            self.fresh.append(block_hash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +84,7 @@ class Exchange:
             record = self._live[key]
             record.add_sealed(block.hash)
             if key != writer:
-                notices += _there_already(record, (block.hash,))
+                notices += record.there_already((block.hash,))
             notices += self._follow(record, record.handoff.hear(Fact.SEALED)) + self._settle(record)
         return notices
 
@@ -172,7 +149,7 @@ class Exchange:
                 wanted.append(block_hash)
         notices: list[Notice] = [Wanted(party, record.key, tuple(wanted))] if wanted else []
         if there:
-            notices += _there_already(record, there) + self._follow(record, record.handoff.hear(Fact.SEALED))
+            notices += record.there_already(there) + self._follow(record, record.handoff.hear(Fact.SEALED))
         return notices + self._settle(record)
 
     def _settle(self, record: Record) -> list[Notice]:
@@ -201,7 +178,7 @@ class Exchange:
                 error = StaleHandoff("the hand-over is closed, or its end is taken")
                 return [Closed(party, record.key, error)] if party else []
             case Effect.TELL_READER:
-                return _news(record)
+                return record.news()
             case Effect.TELL_WRITER:
                 error = StaleHandoff("the reader has left the hand-over")
                 return [Closed(record.handoff.writer, record.key, error)] if record.handoff.writer else []
@@ -214,13 +191,13 @@ class Exchange:
             case Effect.PIN_AGAIN:
                 for block_hash in tuple(record.blocks):
                     if not self.index.pin(block_hash, record.key):
-                        _forget(record, block_hash)
+                        record.forget(block_hash)
         return []
 
     def _withdraw(self, record: Record, hashes: Iterable[BlockHash]) -> list[Notice]:
         notices: list[Notice] = []
         for block_hash in hashes:
-            _forget(record, block_hash)
+            record.forget(block_hash)
             heir = self.index.withdraw(block_hash, record.key)
             writer = self._live[heir].handoff.writer if heir else None
             if heir and writer:
@@ -239,26 +216,3 @@ class Exchange:
         self._past[record.key] = record
         while len(self._past) > REMEMBERED:
             self._past.popitem(last=False)
-
-
-def _there_already(record: Record, hashes: Iterable[BlockHash]) -> list[Notice]:
-    blocks = tuple((record.blocks[block_hash], block_hash) for block_hash in hashes)
-    return [Available(record.handoff.writer, record.key, blocks)] if record.handoff.writer else []
-
-
-def _news(record: Record) -> list[Notice]:
-    """What the reader has not heard of: sealed blocks, and the end. Empty, it says that the writer is there."""
-    blocks = tuple((record.blocks[block_hash], block_hash) for block_hash in record.fresh)
-    record.fresh.clear()
-    is_complete = record.handoff.state not in WRITABLE
-    if record.handoff.reader is None:
-        return []
-    return [Available(record.handoff.reader, record.key, blocks, is_complete)]
-
-
-def _forget(record: Record, block_hash: BlockHash) -> None:
-    """Takes a block out of the manifest."""
-    record.blocks.pop(block_hash, None)
-    if block_hash in record.sealed:
-        record.sealed.remove(block_hash)
-        record.fresh = [each for each in record.fresh if each != block_hash]

@@ -26,7 +26,7 @@ def loaded(settings: Settings) -> WorkerEngine:
 
 async def main(process: Process[Settings]) -> None:
     engine = await asyncio.to_thread(loaded, process.settings)
-    await serve_worker(process, engine, lambda client, loop: Publishing(client, loop.batcher))
+    await serve_worker(process, engine, lambda client, loop: Publishing(client, loop))
 
 
 if __name__ == "__main__":

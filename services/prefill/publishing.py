@@ -3,8 +3,7 @@
 from functools import partial
 
 from services.core.batch_events import Reserved, SealedBlock
-from services.core.batcher import Batcher
-from services.core.ids import RequestKey
+from services.core.ids import BlockId, RequestKey
 from services.core.ledger import Segment
 from services.core.request import FinishReason, Role
 from services.runtime import codec
@@ -12,6 +11,7 @@ from services.runtime.duty import Work
 from services.runtime.kv_carrier import Lane
 from services.runtime.kv_client import KVClient
 from services.runtime.kv_publication import Publication, Published, WriterCalls
+from services.runtime.step_loop import StepLoop
 
 
 class Publishing:
@@ -19,15 +19,15 @@ class Publishing:
 
     roles = frozenset({Role.PREFILL})
 
-    def __init__(self, client: KVClient, batcher: Batcher) -> None:
+    def __init__(self, client: KVClient, loop: StepLoop) -> None:
         self._client = client
-        self._batcher = batcher
+        self._loop = loop
         self._publications: dict[RequestKey, Publication] = {}
 
     def begin(self, work: Work, now: float) -> None:
         work.timeline.enter("prefill.queue", now)
         lane = Lane(work.key, work.kvstore, work.timeline.parent)
-        calls = WriterCalls(done=self._batcher.unpin, published=partial(self._handed_over, work))
+        calls = WriterCalls(done=self._copied, published=partial(self._handed_over, work))
         self._publications[work.key] = self._client.publish(lane, calls)
 
     def started(self, work: Work, now: float) -> None:
@@ -60,6 +60,11 @@ class Publishing:
     def abandon(self, work: Work) -> None:
         if publication := self._publications.pop(work.key, None):
             publication.abort()
+
+    def _copied(self, block: BlockId) -> None:
+        """Nothing reads this block any more; a request may be waiting for it."""
+        self._loop.batcher.unpin(block)
+        self._loop.wake()
 
     def _handed_over(self, work: Work, published: Published) -> None:
         """Also where not all blocks were sealed: decode knows, and computes them."""

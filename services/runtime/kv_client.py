@@ -8,7 +8,7 @@ from typing import Self
 from services.pb import operations_pb2
 from services.runtime.kv_carrier import BlockBytes, Carrier, Lane
 from services.runtime.kv_fetch import Fetch, ReaderCalls
-from services.runtime.kv_links import StoreLinks
+from services.runtime.kv_links import CONNECT_SECONDS, StoreLinks
 from services.runtime.kv_publication import Publication, WriterCalls
 from services.runtime.kv_tools import Tools
 from services.runtime.session import Terms
@@ -21,8 +21,10 @@ class KVClient:
     `terms.hello` carries the worker's incarnation, fingerprint and format: a store refuses those that differ.
     """
 
-    def __init__(self, kv: BlockBytes, terms: Terms, token: str, telemetry: Telemetry) -> None:
-        self.links = StoreLinks(terms, token)
+    def __init__(
+        self, kv: BlockBytes, terms: Terms, token: str, telemetry: Telemetry, patience: float = CONNECT_SECONDS
+    ) -> None:
+        self.links = StoreLinks(terms, token, patience)
         self._carrier = Carrier(kv, self.links)
         self._tools = Tools(self.links, self._carrier, telemetry, terms.faults)
         self._publications: set[Publication] = set()

@@ -19,7 +19,7 @@ from services.core.ids import BlockHash
 from services.pb import kvstore_pb2
 from services.runtime.codec import handoff_to_pb
 from services.runtime.kv_carrier import Lane
-from services.runtime.kv_links import CONNECT_SECONDS, StoreSession
+from services.runtime.kv_links import StoreSession
 from services.runtime.kv_tools import Tools, outcome
 from services.runtime.telemetry import traceparent
 
@@ -128,7 +128,7 @@ class Fetch:
                 await self._news()
 
     async def _news(self) -> None:
-        patience = CONNECT_SECONDS if self._is_expected and not self._has_writer else None
+        patience = self._tools.links.patience if self._is_expected and not self._has_writer else None
         try:
             async with asyncio.timeout(patience):
                 await self._wake.wait()

@@ -36,7 +36,8 @@ class Listener(Protocol):
 class StoreLinks:
     """Sessions by address. An async context manager."""
 
-    def __init__(self, terms: Terms, token: str) -> None:
+    def __init__(self, terms: Terms, token: str, patience: float = CONNECT_SECONDS) -> None:
+        self.patience = patience
         self.incarnation = terms.hello.incarnation
         self.token = token
         self._pool: SessionPool[kvstore_pb2.StoreDown, kvstore_pb2.StoreUp] = SessionPool(
@@ -71,7 +72,7 @@ class StoreLinks:
         """The live session to `address`, once there is one. Raises WorkerLost if there is none for too long."""
         self.ensure(address)
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with asyncio.timeout(self.patience):
                 while address not in self._live:
                     await self._arrival(address).wait()
         except TimeoutError:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Iterable
 from typing import Generic
 
@@ -16,6 +17,15 @@ log = logging.getLogger(__name__)
 
 FIRST_BACKOFF = 0.05
 LONGEST_BACKOFF = 1.0
+
+_REFUSALS = frozenset(
+    {
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+"""Dialling again does not help until somebody changes something."""
 
 Opener = Callable[[grpc.aio.Channel], "grpc.aio.StreamStreamMultiCallable[OutT, InT]"]
 
@@ -85,16 +95,21 @@ class SessionPool(Generic[OutT, InT]):
             self._receiver.closed(session)
 
     async def _keep(self, address: str) -> None:
-        backoff = FIRST_BACKOFF
+        backoff, refusal = FIRST_BACKOFF, ""
         async with dial.channel(address) as channel:
             while True:
                 session = Session(self._out_type, self._terms, address)
-                await self._converse(channel, session)
-                backoff = FIRST_BACKOFF if session.peer.incarnation else min(backoff * 2, LONGEST_BACKOFF)
+                latest = await self._converse(channel, session)
+                if latest and latest != refusal:
+                    log.warning("%s refuses the session: %s", address, latest)
+                refusal = latest
+                has_lasted = time.monotonic() - session.opened_at > LONGEST_BACKOFF
+                backoff = FIRST_BACKOFF if has_lasted else min(backoff * 2, LONGEST_BACKOFF)
                 # A herd of callers that lost the same process does not come back in step.
                 await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
 
-    async def _converse(self, channel: grpc.aio.Channel, session: Session[OutT]) -> None:
+    async def _converse(self, channel: grpc.aio.Channel, session: Session[OutT]) -> str:
+        """One session from its opening to its end; why the other side would not have it, if that is how it ended."""
         call = self._open_stream(channel)(metadata=dial.call_metadata(self._token), wait_for_ready=False)
         try:
             await session.run(call.read, call.write, self)
@@ -104,3 +119,4 @@ class SessionPool(Generic[OutT, InT]):
             log.exception("session with %s broke", session.address)
         finally:
             call.cancel()
+        return str(await call.details()) if await call.code() in _REFUSALS else ""

@@ -18,6 +18,7 @@ from services.runtime import dial
 from services.runtime.codec import handoff_to_pb
 from services.runtime.edge import remote_errors
 from tests.support.kv_world import (
+    PATIENCE,
     SMALL,
     TWO_PARTS,
     Memory,
@@ -426,7 +427,11 @@ async def test_a_writer_that_cannot_reach_the_store_is_not_waited_for_once_it_is
 
 
 async def test_a_writer_that_has_come_is_waited_for_however_long_its_blocks_take() -> None:
-    async with kvstore() as store, worker(store.address, kv_put=2.5) as prefill, worker(store.address) as decode:
+    async with (
+        kvstore() as store,
+        worker(store.address, kv_put=2 * PATIENCE) as prefill,
+        worker(store.address) as decode,
+    ):
         reading = decode.claim(key())
         reading.fetch.want(wanted(hashes(1)), time.monotonic())
         reading.fetch.expect()

@@ -113,6 +113,7 @@ async def test_a_lost_session_is_dialled_again() -> None:
     async with callee(theirs) as address, caller(ours) as pool:
         pool.ensure(address)
         await ours.is_open.wait()
+        await theirs.is_open.wait()
         theirs.live.end()
         await ours.is_closed.wait()
         await ours.is_open.wait()

@@ -31,6 +31,7 @@ from tests.support.processes import process_of
 T = TypeVar("T")
 
 SMALL = KVFormat("float32", block_size=16, layers=1, kv_heads=1, head_dim=2)
+PATIENCE = 0.5
 TWO_PARTS = KVFormat("float32", block_size=16, layers=60, kv_heads=3, head_dim=64)
 """Blocks of 1.4 MiB, which travel in two parts."""
 
@@ -193,7 +194,7 @@ async def worker(
         )
         faults = Faults({seam.replace("_", "."): seconds for seam, seconds in delays.items()})
         memory = memory or Memory(kv_format.block_bytes)
-        async with KVClient(memory, Terms(hello, 2.0, faults), "", process.telemetry) as client:
+        async with KVClient(memory, Terms(hello, 2.0, faults), "", process.telemetry, PATIENCE) as client:
             yield Worker(client, memory, spans, store)
         assert not client.holdings(), "a transfer is left"
 

@@ -240,7 +240,7 @@ async def run_worker(stack: AsyncExitStack, kind: str, fields: dict[str, object]
 
     async def main(process: Process) -> None:
         if kind == "prefill":
-            await serve_worker(process, engine, lambda client, loop: Publishing(client, loop.batcher))
+            await serve_worker(process, engine, lambda client, loop: Publishing(client, loop))
         else:
             await serve_worker(process, engine, lambda client, loop: Fetching(client, loop, process.telemetry))
 

@@ -116,3 +116,14 @@ def test_one_party_may_hold_both_ends() -> None:
     assert not store.live() and store.index.num_pins == 0
     (refused,) = store.claim(READER, R, 0.0)
     assert isinstance(refused, Closed)
+
+
+def test_of_a_prefix_that_nobody_holds_the_head_outlives_the_tail() -> None:
+    store = Exchange(BlockIndex(2))
+    store.offer(WRITER, Offer(R, 0, [X, Y]), 0.0)
+    seal(store, WRITER, R, X)
+    seal(store, WRITER, R, Y)
+    store.lost(WRITER)
+    store.offer(OTHER, Offer(S, 0, [BlockHash(b"z")]), 0.0)
+    seal(store, OTHER, S, BlockHash(b"z"))
+    assert store.claim(READER, R, 0.0) == [Available(READER, R, ((0, X),), True)]
