@@ -202,7 +202,9 @@ Global___Wanted: _TypeAlias = Wanted  # noqa: Y015
 
 @_typing.final
 class Available(_message.Message):
-    """These blocks of the hand-over are sealed and pinned for the claimant."""
+    """To the claimant: these blocks of the hand-over are sealed and pinned for it; with none, its writer has come.
+    To the writer: these were sealed already and need not be put.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -10,6 +10,7 @@ from typing import Generic
 import grpc
 import grpc.aio
 
+from services.core.errors import DiptychError
 from services.runtime import dial
 from services.runtime.session import InT, OutT, Receiver, Session, Terms
 
@@ -115,6 +116,9 @@ class SessionPool(Generic[OutT, InT]):
             await session.run(call.read, call.write, self)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             log.debug("no session with %s", session.address)
+        except DiptychError as error:
+            # The receiver here would not have the peer.
+            return error.message
         except Exception:
             log.exception("session with %s broke", session.address)
         finally:
