@@ -18,7 +18,7 @@ from services.cli.bell import Bell
 from services.cli.child import Child, ChildSpec, lifeline_pipe
 from services.cli.collector import Collector, collecting
 from services.cli.errors import CommandError
-from services.cli.layout import DRAIN_ORDER, LOOPBACK, ClusterLayout, Member, Wiring, members
+from services.cli.layout import DRAIN_ORDER, LOOPBACK, WORKS_WITH, ClusterLayout, Member, Wiring, members
 from services.cli.nats_server import NatsServer
 from services.cli.record import ClusterRecord, ServiceRecord
 from services.pb import operations_pb2
@@ -172,7 +172,13 @@ class LocalCluster:
 
     def _is_ready(self, name: str) -> bool:
         announcement = self._announced.get(name)
-        return announcement is not None and announcement.is_ready and announcement.pid == self.processes[name].pid
+        if announcement is None or not announcement.is_ready or announcement.pid != self.processes[name].pid:
+            return False
+        wanted = {other for service in WORKS_WITH.get(announcement.service, ()) for other in self._names(service)}
+        return wanted <= set(announcement.peers)
+
+    def _names(self, service: str) -> list[str]:
+        return [member.name for member in self._members.values() if member.service == service]
 
     async def _drain(self) -> None:
         """Ends the services in order; whatever happens here, none is left."""

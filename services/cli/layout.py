@@ -9,6 +9,13 @@ from services.cli.errors import CommandError
 LOOPBACK = "127.0.0.1"
 DRAIN_ORDER = (("gateway",), ("scheduler",), ("prefill", "decode"), ("kvstore",))
 """Who asks leaves before who answers."""
+WORKS_WITH = {
+    "gateway": ("scheduler",),
+    "scheduler": ("prefill", "decode", "kvstore"),
+    "prefill": ("kvstore",),
+    "decode": ("kvstore",),
+}
+"""Whom a process must have found before the cluster is ready; else the first requests would go without a split."""
 ESSENTIAL = ("gateway", "scheduler", "decode")
 """Services without which no request is answered: prefill and kvstore only make it faster."""
 

@@ -100,14 +100,18 @@ class TraceStore:
         assert all(request in traces[trace_id].request_ids for request, trace_id in self._by_request.items())
 
     def _add(self, span: KeptSpan, now: float) -> bool:
-        trace = self._traces.pop(span.trace_id, None) or _Trace()
-        self._traces[span.trace_id] = trace
-        trace.changed_at = now
-        if span.span_id in trace.spans:
-            return True
-        if len(trace.spans) >= self._limits.spans_per_trace or trace.size + span.size > self._limits.bytes_per_trace:
+        trace = self._traces.get(span.trace_id) or _Trace()
+        is_known = span.span_id in trace.spans
+        has_room = len(trace.spans) < self._limits.spans_per_trace
+        has_room = has_room and trace.size + span.size <= self._limits.bytes_per_trace
+        if not (is_known or has_room):
             trace.is_cut = True
             return False
+        self._traces.pop(span.trace_id, None)
+        self._traces[span.trace_id] = trace
+        trace.changed_at = now
+        if is_known:
+            return True
         trace.spans[span.span_id] = span
         trace.size += span.size
         self._size += span.size

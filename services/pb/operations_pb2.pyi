@@ -159,7 +159,7 @@ class Announcement(_message.Message):
     def load(self) -> Global___Load: ...
     @_builtins.property
     def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Processes this one has a live session with."""
+        """Processes this one can work with now."""
 
     def __init__(
         self,

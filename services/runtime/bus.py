@@ -25,7 +25,7 @@ class Bus:
     def __init__(self, url: str, name: str) -> None:
         self._url = url
         self._name = name
-        self._client: Client | None = None
+        self._client = Client()
         self._listeners: list[tuple[str, Listener]] = []
         self._connecting: asyncio.Task[None] | None = None
         self.connected_since: float | None = None
@@ -40,8 +40,8 @@ class Bus:
         if self._connecting:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)
-        if self._client:
-            await self._client.close()
+        # Also one that is still connecting has a socket by now.
+        await self._client.close()
 
     def listen(self, subject: str, listener: Listener) -> None:
         """Calls `listener(payload, headers)` for every message on `subject`. To be called before entering."""
@@ -49,13 +49,13 @@ class Bus:
 
     async def publish(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> None:
         """Sends, or drops the message while the bus is away: whoever publishes says it again soon."""
-        if self._client is None or not self._client.is_connected:
+        if not self._client.is_connected:
             return
         await self._client.publish(subject, payload, headers=headers)
 
     async def flush(self) -> None:
         """Waits until what was published has reached the server; gives up after a second."""
-        if self._client is None or not self._client.is_connected:
+        if not self._client.is_connected:
             return
         try:
             await self._client.flush(timeout=1)
@@ -63,8 +63,7 @@ class Bus:
             log.info("the bus went away before everything was sent")
 
     async def _connect(self) -> None:
-        client = Client()
-        await client.connect(
+        await self._client.connect(
             self._url,
             name=self._name,
             allow_reconnect=True,
@@ -78,9 +77,8 @@ class Bus:
             reconnected_cb=self._reconnected,
             error_cb=self._quiet,
         )
-        self._client = client
         for subject, listener in self._listeners:
-            await client.subscribe(subject, cb=_spread(listener))
+            await self._client.subscribe(subject, cb=_spread(listener))
         await self._reconnected()
 
     async def _disconnected(self) -> None:

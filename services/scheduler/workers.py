@@ -60,8 +60,9 @@ class Workers:
                 await asyncio.sleep(REFRESH_SECONDS)
 
     def peers(self) -> list[str]:
-        """Names of the workers with a live session."""
-        return sorted(session.peer.name for session in self._pool.sessions())
+        """Names of the workers and stores that a request can be placed on."""
+        workers = [worker.name for worker in self._view.workers.values() if worker.is_ready]
+        return sorted([*workers, *self._view.kvstores.values()])
 
     # --- sessions
 
@@ -89,12 +90,16 @@ class Workers:
                 self._pool.drop(address)
         for address in present:
             self._pool.ensure(address)
-        announced = {a.address: a.name for a in self._directory.present("kvstore") if a.is_ready}
-        self._view.kvstores = announced | {address: address for address in self._settings.kvstores}
+        self._view.kvstores = self._known_stores()
         self._conductor.assign()
+
+    def _known_stores(self) -> dict[str, str]:
+        announced = {a.address: a.name for a in self._directory.present("kvstore") if a.is_ready}
+        return {address: address for address in self._settings.kvstores} | announced
 
     def _heard(self, announcement: operations_pb2.Announcement, traceparent: str) -> None:
         if announcement.service not in WORKER_SERVICES:
+            self._view.kvstores = self._known_stores()
             return
         if announcement.incarnation not in self._greeted:
             self._greeted.add(announcement.incarnation)

@@ -47,6 +47,7 @@ async def test_traffic_goes_on_while_the_bus_is_away(tmp_path: Path, seconds: fl
             "decode-1",
             "prefill-0",
             "prefill-1",
+            "kvstore-0",
         }
         await until_calm(cluster)
     assert answers > 10

@@ -21,6 +21,7 @@ from tests.support.local_cluster import local_cluster, prepared_tiny_model
 
 START_SECONDS = 90
 END_SECONDS = 30
+SHARED_MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,10 @@ def is_bound(address: str) -> bool:
     host, _, port = address.rpartition(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) == 0
+
+
+def names_in(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
 
 
 @asynccontextmanager
@@ -57,16 +62,15 @@ async def up(model: Path, cache: Path, *options: str) -> AsyncIterator[asyncio.s
 
 
 async def test_a_cluster_becomes_ready_and_leaves_no_process_no_port_and_no_secret(model: Path, tmp_path: Path) -> None:
-    shared_before = set(Path("/dev/shm").iterdir())
-    async with local_cluster(tmp_path / "run", ClusterLayout(model=model)) as cluster:
+    shared_before = names_in(SHARED_MEMORY)
+    async with local_cluster(tmp_path, ClusterLayout(model=model)) as cluster:
         assert set(cluster.processes) == {"gateway-0", "scheduler-0", "prefill-0", "decode-0", "kvstore-0"}
         record = cluster.record()
         addresses = [record.gateway_http, record.collector, *(service.address for service in record.services)]
         assert all(is_bound(address) for address in addresses)
     assert not any(is_bound(address) for address in addresses)
-    assert set(Path("/dev/shm").iterdir()) <= shared_before
-    left = {path.name for path in (tmp_path / "run").iterdir()}
-    assert left == {"nats.log", *(f"{name}.log" for name in cluster.processes)}
+    assert names_in(SHARED_MEMORY) <= shared_before
+    assert names_in(tmp_path) == {"nats.log", *(f"{name}.log" for name in cluster.processes)}
     assert all(child.exit_code == 0 for child in cluster.processes.values()), "every process drained by itself"
 
 

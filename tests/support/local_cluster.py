@@ -24,8 +24,7 @@ def prepared_tiny_model(directory: Path) -> Path:
 
 @asynccontextmanager
 async def local_cluster(directory: Path, layout: ClusterLayout) -> AsyncIterator[LocalCluster]:
-    """A ready cluster with its logs in `directory`; on leaving, no process of it may live."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """A ready cluster with its logs in `directory`, which exists; on leaving, no process of it may live."""
     cluster = LocalCluster(layout, directory, os.environ)
     try:
         async with cluster:

@@ -219,7 +219,7 @@ async def scripted_cluster(
 async def ready(cluster: ScriptedCluster, workers: int) -> None:
     async with asyncio.timeout(10):
         await cluster.caller.is_open.wait()
-        while len((await cluster.status("scheduler-0")).peers) < workers:
+        while len((await cluster.status("scheduler-0")).peers) < workers + 1:
             await asyncio.sleep(0.01)
         for name in cluster.members:
             while name.startswith(("prefill", "decode")) and not (await cluster.status(name)).peers:
