@@ -39,14 +39,19 @@ class ClusterView:
     overloaded: set[str] = field(default_factory=set)
     """Workers that refused a request for want of room and have not spoken since."""
 
+    others: dict[str, int] = field(default_factory=dict)
+    """Requests that other schedulers had on each worker when it last spoke."""
+
     def update(self, status: WorkerStatus) -> None:
         """A worker's latest word."""
         self.workers[status.address] = status
+        self.others[status.address] = max(status.running + status.waiting - self.placed[status.address], 0)
         self.overloaded.discard(status.address)
 
     def drop(self, address: str) -> None:
         """Its session ended."""
         self.workers.pop(address, None)
+        self.others.pop(address, None)
         self.overloaded.discard(address)
 
     def count(self, address: str, change: int) -> None:
@@ -61,8 +66,8 @@ class ClusterView:
         return sorted(ready, key=lambda worker: worker.address)
 
     def in_flight(self, worker: WorkerStatus) -> int:
-        """Requests on a worker: its own word, or what this scheduler put there if that is more."""
-        return max(worker.running + worker.waiting, self.placed[worker.address])
+        """Requests on a worker: this scheduler's own, counted as they come and go, and those of others."""
+        return self.others.get(worker.address, 0) + self.placed[worker.address]
 
     def has_room(self, worker: WorkerStatus) -> bool:
         """Whether another request would run at once rather than queue on the worker."""

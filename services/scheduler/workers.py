@@ -5,6 +5,7 @@ A worker is in the view while its session lives; what it says on the session's o
 
 import asyncio
 import logging
+import time
 
 from services.core.errors import DiptychError
 from services.pb import operations_pb2, operations_pb2_grpc, session_pb2, session_pb2_grpc
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 WORKER_SERVICES = ("prefill", "decode")
 REFRESH_SECONDS = 0.5
+SILENT_SECONDS = 1.2
+"""A worker that has said nothing for so long is asked."""
 
 
 class Workers:
@@ -34,8 +37,10 @@ class Workers:
         self._token = process.settings.token.get_secret_value()
         self._view = view
         self._conductor = conductor
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._greeted: set[str] = set()
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._greeted: dict[str, str] = {}
+        """Name to the incarnation whose discovery has its span."""
+        self._heard_at: dict[str, float] = {}
         self._directory = Directory(process.bus, (*WORKER_SERVICES, "kvstore"), self._heard)
         self._pool = SessionPool(
             session_pb2.Down, lambda channel: session_pb2_grpc.SessionStub(channel).Open, self, terms, self._token
@@ -55,9 +60,12 @@ class Workers:
         async with self._pool:
             for address in self._settings.workers:
                 self._pool.ensure(address)
-            while True:
-                self._refresh()
-                await asyncio.sleep(REFRESH_SECONDS)
+            try:
+                while True:
+                    self._refresh()
+                    await asyncio.sleep(REFRESH_SECONDS)
+            finally:
+                await self._stop_asking()
 
     def peers(self) -> list[str]:
         """Names of the workers and stores that a request can be placed on."""
@@ -67,9 +75,7 @@ class Workers:
     # --- sessions
 
     def opened(self, session: Session[session_pb2.Down]) -> None:
-        task = asyncio.create_task(self._ask(session.address), name="ask-status")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._ask_soon(session.address)
 
     def received(self, session: Session[session_pb2.Down], message: session_pb2.Up, now: float) -> None:
         if message.WhichOneof("kind") == "events":
@@ -77,6 +83,7 @@ class Workers:
 
     def closed(self, session: Session[session_pb2.Down]) -> None:
         self._view.drop(session.address)
+        self._heard_at.pop(session.address, None)
         self._conductor.lost(session.address)
 
     # --- private
@@ -91,7 +98,35 @@ class Workers:
         for address in present:
             self._pool.ensure(address)
         self._view.kvstores = self._known_stores()
+        self._ask_the_silent()
+        # Whoever had no room half a second ago may have some now.
+        self._view.overloaded.clear()
         self._conductor.assign()
+
+    def _ask_the_silent(self) -> None:
+        """While the bus is away, workers are asked how busy they are, lest one that was full stays full for ever."""
+        stale_before = time.monotonic() - SILENT_SECONDS
+        for session in self._pool.sessions():
+            if self._heard_at.get(session.address, 0.0) < stale_before:
+                self._ask_soon(session.address)
+
+    async def _stop_asking(self) -> None:
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    def _ask_soon(self, address: str) -> None:
+        if address not in self._asking:
+            task = asyncio.create_task(self._ask(address), name=f"ask-{address}")
+            self._asking[address] = task
+            task.add_done_callback(lambda _: self._asking.pop(address, None))
+
+    def _update(self, announcement: operations_pb2.Announcement) -> None:
+        if self._pool.session(announcement.address):
+            self._heard_at[announcement.address] = time.monotonic()
+            self._view.update(_status(announcement))
+            self._conductor.assign()
 
     def _known_stores(self) -> dict[str, str]:
         announced = {a.address: a.name for a in self._directory.present("kvstore") if a.is_ready}
@@ -101,16 +136,14 @@ class Workers:
         if announcement.service not in WORKER_SERVICES:
             self._view.kvstores = self._known_stores()
             return
-        if announcement.incarnation not in self._greeted:
-            self._greeted.add(announcement.incarnation)
+        if self._greeted.get(announcement.name) != announcement.incarnation:
+            self._greeted[announcement.name] = announcement.incarnation
             with self._telemetry.phase("bus.discover", traceparent, worker=announcement.name):
                 self._pool.ensure(announcement.address)
-        if self._pool.session(announcement.address):
-            self._view.update(_status(announcement))
-            self._conductor.assign()
+        self._update(announcement)
 
     async def _ask(self, address: str) -> None:
-        """A worker on a new session is asked who it is, so that the view does not depend on the bus."""
+        """Who are you and how busy: so that the view does not depend on the bus."""
         try:
             async with dial.channel(address) as channel:
                 with remote_errors():
@@ -121,10 +154,8 @@ class Workers:
         except DiptychError as error:
             log.info("a worker did not say who it is: %s", error.reason)
             return
-        if self._pool.session(address):
-            announcement.address = address
-            self._view.update(_status(announcement))
-            self._conductor.assign()
+        announcement.address = address
+        self._update(announcement)
 
 
 def _status(announcement: operations_pb2.Announcement) -> WorkerStatus:

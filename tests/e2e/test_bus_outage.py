@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.cluster import LocalCluster
 from services.cli.layout import ClusterLayout
 from services.pb import inference_pb2_grpc, operations_pb2, operations_pb2_grpc
 from services.runtime import dial
@@ -27,7 +28,11 @@ async def test_traffic_goes_on_while_the_bus_is_away(tmp_path: Path, seconds: fl
         stub = inference_pb2_grpc.InferenceStub(channel)
         stream = aiter(stub.Generate(request_for([40] * 40, 1500)))
         await anext(stream)
+        # The last word on the bus is that the decode workers are full; it must not stand for the whole outage.
+        crowd = [asyncio.create_task(ask(stub, request_for([50 + n] * 40, 400))) for n in range(14)]
+        await until_busy(cluster)
         await cluster.stop_nats()
+        assert all(len(told.ids) == 400 for told in await asyncio.gather(*crowd))
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while loop.time() < until:
@@ -51,6 +56,12 @@ async def test_traffic_goes_on_while_the_bus_is_away(tmp_path: Path, seconds: fl
         }
         await until_calm(cluster)
     assert answers > 10
+
+
+async def until_busy(cluster: LocalCluster) -> None:
+    async with asyncio.timeout(20):
+        while cluster.announcement("decode-0").load.running + cluster.announcement("decode-1").load.running < 15:
+            await asyncio.sleep(0.02)
 
 
 async def announced(url: str) -> set[str]:

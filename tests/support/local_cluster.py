@@ -24,7 +24,8 @@ def prepared_tiny_model(directory: Path) -> Path:
 
 @asynccontextmanager
 async def local_cluster(directory: Path, layout: ClusterLayout) -> AsyncIterator[LocalCluster]:
-    """A ready cluster with its logs in `directory`, which exists; on leaving, no process of it may live."""
+    """A ready cluster with its logs in `directory`; on leaving, no process of it may live."""
+    directory.mkdir(parents=True, exist_ok=True)
     cluster = LocalCluster(layout, directory, os.environ)
     try:
         async with cluster:

@@ -29,7 +29,10 @@ def request(name: str = "r", prompt: int = 100) -> Request:
 
 
 def view(*workers: WorkerStatus, kvstores: tuple[str, ...] = ("k:1",)) -> ClusterView:
-    return ClusterView({w.address: w for w in workers}, {address: address for address in kvstores})
+    seen = ClusterView(kvstores={address: address for address in kvstores})
+    for each in workers:
+        seen.update(each)
+    return seen
 
 
 def test_a_request_is_split_when_both_pools_and_a_store_are_there() -> None:
@@ -85,6 +88,17 @@ def test_own_placements_count_before_the_worker_reports_them() -> None:
     placement = place(request(), seen)
     assert placement is not None
     assert placement.decode == "d2:1"
+
+
+def test_requests_of_others_count_as_last_reported_and_own_ones_as_they_come_and_go() -> None:
+    seen = view(worker("d"))
+    seen.count("d:1", 3)
+    seen.update(worker("d", running=3))
+    assert seen.in_flight(seen.workers["d:1"]) == 3
+    seen.count("d:1", -3)
+    assert seen.in_flight(seen.workers["d:1"]) == 0, "a word that is out of date does not stand for what is over"
+    seen.update(worker("d", running=2, waiting=1))
+    assert seen.in_flight(seen.workers["d:1"]) == 3
 
 
 def test_an_overloaded_worker_is_left_alone_until_it_speaks() -> None:
