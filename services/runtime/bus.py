@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Self
 
 import nats
@@ -25,7 +26,7 @@ class Bus:
     def __init__(self, url: str, name: str) -> None:
         self._url = url
         self._name = name
-        self._client = Client()
+        self._client: Client | None = None
         self._listeners: list[tuple[str, Listener]] = []
         self._connecting: asyncio.Task[None] | None = None
         self.connected_since: float | None = None
@@ -34,14 +35,16 @@ class Bus:
     async def __aenter__(self) -> Self:
         if self._url:
             self._connecting = asyncio.create_task(self._connect(), name="bus-connect")
+            self._connecting.add_done_callback(_say_why)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._connecting:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)
-        # Also one that is still connecting has a socket by now.
-        await self._client.close()
+        if self._client:
+            # Also one that is still connecting has a socket by now.
+            await self._client.close()
 
     def listen(self, subject: str, listener: Listener) -> None:
         """Calls `listener(payload, headers)` for every message on `subject`. To be called before entering."""
@@ -49,13 +52,14 @@ class Bus:
 
     async def publish(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> None:
         """Sends, or drops the message while the bus is away: whoever publishes says it again soon."""
-        if not self._client.is_connected:
+        if self._client is None or not self._client.is_connected:
             return
-        await self._client.publish(subject, payload, headers=headers)
+        with suppress(nats.errors.Error):
+            await self._client.publish(subject, payload, headers=headers)
 
     async def flush(self) -> None:
         """Waits until what was published has reached the server; gives up after a second."""
-        if not self._client.is_connected:
+        if self._client is None or not self._client.is_connected:
             return
         try:
             await self._client.flush(timeout=1)
@@ -63,7 +67,8 @@ class Bus:
             log.info("the bus went away before everything was sent")
 
     async def _connect(self) -> None:
-        await self._client.connect(
+        client = self._client = Client()
+        await client.connect(
             self._url,
             name=self._name,
             allow_reconnect=True,
@@ -78,7 +83,7 @@ class Bus:
             error_cb=self._quiet,
         )
         for subject, listener in self._listeners:
-            await self._client.subscribe(subject, cb=_spread(listener))
+            await client.subscribe(subject, cb=_spread(listener))
         await self._reconnected()
 
     async def _disconnected(self) -> None:
@@ -92,6 +97,12 @@ class Bus:
 
     async def _quiet(self, error: Exception) -> None:
         log.debug("bus: %s", type(error).__name__)
+
+
+def _say_why(connecting: asyncio.Task[None]) -> None:
+    """Connecting goes on for ever; it ends only by a fault, such as a URL that is none."""
+    if not connecting.cancelled() and (error := connecting.exception()):
+        log.error("this process has no bus: %s", type(error).__name__)
 
 
 def _spread(listener: Listener) -> Callable[[Msg], Awaitable[None]]:

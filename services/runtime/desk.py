@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from services.core import batch_events
-from services.core.errors import Draining, InvalidRequest
+from services.core.errors import DiptychError, Draining, InvalidRequest
 from services.core.ids import RequestKey
 from services.core.plan import StepPlan
 from services.core.request import FinishReason, Role
@@ -77,7 +77,10 @@ class Desk:
         for event in events:
             if (work := self._works.get(event.key)) is None:
                 continue
-            answers = self._answers(work, event, now)
+            answers = outcome_of(partial(self._answers, work, event, now))
+            if isinstance(answers, DiptychError):
+                self._drop(work)
+                answers = [codec.failed_event(work.key, answers)]
             letters.setdefault(id(work.session), _Letter(work.session, [])).events.extend(answers)
         for letter in letters.values():
             _post(letter.session, letter.events)

@@ -64,7 +64,10 @@ class Directory:
             return
         key = (announcement.service, announcement.name)
         if announcement.is_draining and not announcement.is_ready:
-            self._entries.pop(key, None)
+            known = self._entries.get(key)
+            # A former life of the same name may still be draining beside the present one.
+            if known and known[0].incarnation == announcement.incarnation:
+                del self._entries[key]
         else:
             self._entries[key] = (announcement, time.monotonic())
         if self._heard:

@@ -59,6 +59,7 @@ class Session(Generic[OutT]):
         self._outbox: deque[OutT] = deque()
         self._wake = asyncio.Event()
         self._broken = asyncio.Event()
+        self._has_greeted = asyncio.Event()
         self._was_opened = False
         self._ticks = 0
 
@@ -86,8 +87,14 @@ class Session(Generic[OutT]):
         write: Callable[[OutT], Awaitable[None]],
         receiver: "Receiver[OutT, InT]",
     ) -> None:
-        """Exchanges hellos, then reads and writes until either side ends, fails or falls silent."""
-        await write(self._out_type(hello=self._terms.hello))
+        """Exchanges hellos, then reads and writes until either side ends, fails or falls silent.
+
+        The side that dials speaks first; the other answers only if it will have the peer, so that a session that is
+        refused is never taken for a live one.
+        """
+        if self.address:
+            await write(self._out_type(hello=self._terms.hello))
+            self._has_greeted.set()
         tasks = [
             asyncio.create_task(self._read(read, receiver), name="session-read"),
             asyncio.create_task(self._write(write), name="session-write"),
@@ -99,9 +106,10 @@ class Session(Generic[OutT]):
             self._broken.set()
             for task in tasks:
                 task.cancel()
-            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            # Before anything is awaited: a second cancellation must not keep the receiver from letting go.
             if self._was_opened:
                 receiver.closed(self)
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         _raise_unexpected(outcomes)
 
     async def _read(self, read: Callable[[], Awaitable[InT | object]], receiver: "Receiver[OutT, InT]") -> None:
@@ -114,6 +122,9 @@ class Session(Generic[OutT]):
         self.heard_at = time.monotonic()
         receiver.opened(self)
         self._was_opened = True
+        if not self._has_greeted.is_set():
+            self._outbox.appendleft(self._out_type(hello=self._terms.hello))
+            self._has_greeted.set()
         while True:
             message = await read()
             if not isinstance(message, _ENVELOPES):
@@ -123,6 +134,7 @@ class Session(Generic[OutT]):
                 receiver.received(self, message, self.heard_at)  # type: ignore[arg-type]  # one of the four, by the stub
 
     async def _write(self, write: Callable[[OutT], Awaitable[None]]) -> None:
+        await self._has_greeted.wait()
         while True:
             await self._until_due()
             while self._outbox:

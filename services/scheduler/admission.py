@@ -8,6 +8,8 @@ from services.core.ids import RequestKey
 from services.core.request import Request
 
 RETRY_AFTER_SECONDS = 1.0
+_SETBACKS_FIRST = 1 << 62
+"""Ranks whoever lost a place before every arrival, and among themselves in order."""
 
 
 @dataclass(order=True, slots=True)
@@ -25,20 +27,28 @@ class Queue:
         self._queue_timeout = queue_timeout
         self._waiting: list[_Waiting] = []
         self._arrivals = 0
+        self._setbacks = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def push(self, request: Request, now: float) -> None:
-        """A new request. Raises Overloaded when the queue is full: better told now than made to wait."""
+    def push(self, request: Request, now: float) -> float:
+        """A new request; returns when its waiting ends.
+
+        Raises Overloaded when the queue is full: better told now than made to wait.
+        """
         if len(self._waiting) >= self._max_queue:
             raise Overloaded("the queue is full", retry_after=RETRY_AFTER_SECONDS)
         self._arrivals += 1
-        self._insert(request, self._arrivals, now)
+        return self._insert(request, self._arrivals, now + self._queue_timeout)
 
-    def push_back(self, request: Request, now: float) -> None:
-        """One that had a place and lost it: ahead of all of its priority, and never refused."""
-        self._insert(request, -self._arrivals, now)
+    def push_back(self, request: Request, now: float, until: float | None) -> float:
+        """One that had a place and lost it: ahead of all of its priority, and never refused for want of room.
+
+        `until` is when its waiting ends, if it has waited before and nobody has begun it since.
+        """
+        self._setbacks += 1
+        return self._insert(request, self._setbacks - _SETBACKS_FIRST, until or now + self._queue_timeout)
 
     def head(self) -> Request | None:
         """Who is next."""
@@ -64,11 +74,11 @@ class Queue:
         """When `expired` has something to say, if nothing else happens."""
         return min((waiting.until for waiting in self._waiting), default=None)
 
-    def _insert(self, request: Request, arrival: int, now: float) -> None:
-        until = now + self._queue_timeout
+    def _insert(self, request: Request, arrival: int, until: float) -> float:
         if request.deadline is not None:
             until = min(until, request.deadline)
         insort(self._waiting, _Waiting((-request.priority, arrival), request, until))
+        return until
 
 
 def _verdict(request: Request, now: float) -> DiptychError:

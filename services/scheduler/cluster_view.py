@@ -4,7 +4,7 @@ Recent placements count before the worker's own report of them arrives.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,11 @@ class ClusterView:
         self.workers[status.address] = status
         self.others[status.address] = max(status.running + status.waiting - self.placed[status.address], 0)
         self.overloaded.discard(status.address)
+
+    def withdraw(self, address: str) -> None:
+        """It says that it takes nothing any more; its next word may say otherwise."""
+        if worker := self.workers.get(address):
+            self.workers[address] = replace(worker, is_ready=False)
 
     def drop(self, address: str) -> None:
         """Its session ended."""

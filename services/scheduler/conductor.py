@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Protocol
 
-from services.core.errors import DiptychError, Draining, Overloaded
+from services.core.errors import DiptychError, Draining, EngineFault, Overloaded
 from services.core.ids import RequestKey
+from services.core.request import Request
 from services.pb import operations_pb2, session_pb2
 from services.runtime import codec
 from services.runtime.edge import outcome_of
@@ -23,7 +24,7 @@ from services.scheduler.admission import Queue
 from services.scheduler.cluster_view import ClusterView
 from services.scheduler.policy import place
 from services.scheduler.settings import Settings
-from services.scheduler.story import Placement, Story
+from services.scheduler.story import NOT_BEGUN, Placement, Story
 from services.scheduler.ticket import Outbox, Ticket, UpSession, own_first_attempt
 
 
@@ -71,12 +72,13 @@ class Conductor:
             case "finish":
                 if ticket := self._by_gateway_key.get(codec.key_from_pb(message.finish)):
                     self._carry_out(ticket, ticket.story.stop_seen(message.finish.index), now)
-        self._outbox.flush()
+        self.assign()
 
     def closed(self, session: UpSession) -> None:
         now = time.monotonic()
         for ticket in [ticket for ticket in self._tickets.values() if ticket.session is session]:
             self._cancel(ticket, now)
+        self.assign()
 
     # --- workers
 
@@ -84,8 +86,9 @@ class Conductor:
         """One step's events of a worker; those of attempts that are over find no ticket."""
         for event in events.events:
             if ticket := self._tickets.get(codec.key_from_pb(event)):
-                self._take(ticket, address, event, now)
-        self._outbox.flush()
+                fault = outcome_of(partial(self._take, ticket, address, event, now))
+                if fault is not None:
+                    self._carry_out(ticket, ticket.story.refused(fault), now)
         self.assign()
 
     def lost(self, address: str) -> None:
@@ -93,7 +96,6 @@ class Conductor:
         now = time.monotonic()
         for ticket in list(self._tickets.values()):
             self._carry_out(ticket, ticket.story.lost(address), now)
-        self._outbox.flush()
         self.assign()
 
     # --- placing
@@ -104,7 +106,7 @@ class Conductor:
         for late, error in self._queue.expired(now):
             ticket = self._tickets[late.key]
             self._carry_out(ticket, ticket.story.refused(error), now)
-        while (request := self._queue.head()) and (placement := outcome_of(partial(place, request, self._view))):
+        while (request := self._queue.head()) and (placement := self._placement(request)):
             ticket = self._tickets[self._queue.pop().key]
             if isinstance(placement, DiptychError):
                 self._carry_out(ticket, ticket.story.refused(placement), now)
@@ -112,6 +114,10 @@ class Conductor:
                 self._begin(ticket, placement)
         self._outbox.flush()
         self._set_expiry()
+
+    def _placement(self, request: Request) -> Placement | DiptychError | None:
+        fingerprint = self._tickets[request.key].session.peer.fingerprint
+        return outcome_of(partial(place, request, self._view, fingerprint))
 
     # --- views
 
@@ -170,13 +176,12 @@ class Conductor:
         try:
             if self._is_draining:
                 raise Draining("this scheduler is leaving")
-            self._queue.push(ticket.story.request, now)
+            ticket.queued_until = self._queue.push(ticket.story.request, now)
         except DiptychError as error:
             self._carry_out(ticket, ticket.story.refused(error), now)
         self.assign()
 
     def _cancel(self, ticket: Ticket, now: float) -> None:
-        self._queue.remove(ticket.key)
         self._carry_out(ticket, ticket.story.cancelled(), now)
         self._close(ticket, now)
 
@@ -193,12 +198,18 @@ class Conductor:
                 facts = story.finished(address, codec.finish_reason_from_pb(event.finished))
             case "failed":
                 error = codec.error_from_pb(event.failed)
-                if isinstance(error, Overloaded):
-                    self._view.overloaded.add(address)
+                self._note_refusal(address, error)
                 facts = story.failed(address, error)
             case _:
                 facts = []
         self._carry_out(ticket, facts, now)
+
+    def _note_refusal(self, address: str, error: DiptychError) -> None:
+        """What a worker says of itself by refusing counts until it speaks again."""
+        if isinstance(error, Overloaded):
+            self._view.overloaded.add(address)
+        elif isinstance(error, Draining | EngineFault):
+            self._view.withdraw(address)
 
     # --- private: effects
 
@@ -207,7 +218,8 @@ class Conductor:
         ticket.placement = placement
         legs = ticket.story.placed(placement)
         self._carry_out(ticket, legs, time.monotonic())
-        ticket.timeline.close(time.monotonic())
+        if ticket.timeline.segment == "scheduler.place":
+            ticket.timeline.close(time.monotonic())
 
     def _carry_out(self, ticket: Ticket, todo: Iterable[effects.Effect], now: float) -> None:
         for effect in todo:
@@ -243,7 +255,9 @@ class Conductor:
         self._tickets[ticket.filed] = ticket
         ticket.timeline.lapse("scheduler.lost_attempt", now)
         ticket.timeline.enter("scheduler.queue", now, {"diptych.because": error.reason})
-        self._queue.push_back(ticket.story.request, now)
+        if not isinstance(error, NOT_BEGUN):
+            ticket.queued_until = None
+        ticket.queued_until = self._queue.push_back(ticket.story.request, now, ticket.queued_until)
 
     def _end(self, ticket: Ticket, end: effects.End, now: float) -> None:
         ticket.timeline.close(now)
@@ -254,6 +268,7 @@ class Conductor:
         ticket.timeline.close(now, error)
         self._telemetry.end(ticket.span, error)
         self._count(ticket)
+        self._queue.remove(ticket.filed)
         self._tickets.pop(ticket.filed, None)
         self._by_gateway_key.pop(ticket.gateway_key, None)
         if not self._tickets:

@@ -41,13 +41,14 @@ DECODE_SCORERS: Mapping[str, tuple[float, Scorer]] = {
 }
 
 
-def place(request: Request, view: ClusterView) -> Placement | None:
-    """The best place now; None if no decode worker has room.
+def place(request: Request, view: ClusterView, fingerprint: str = "") -> Placement | None:
+    """The best place now; None if no decode worker has room. Only workers of the model `fingerprint`, if one is named.
 
     Split if there is a prefill worker with room and a store, and the two workers may exchange blocks; else the decode
     worker prefills by itself. With a prefill pool that is only full for the moment, the request waits.
     """
-    decode_pool = [worker for worker in view.pool("decode") if view.has_room(worker)]
+    suited = [worker for worker in view.pool("decode") if fingerprint in ("", worker.fingerprint)]
+    decode_pool = [worker for worker in suited if view.has_room(worker)]
     if not decode_pool:
         return None
     decode, decode_why = _best(request, decode_pool, view, DECODE_SCORERS)

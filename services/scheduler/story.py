@@ -11,8 +11,11 @@ every phase. Facts of an earlier attempt never get here: the conductor files sto
 from dataclasses import dataclass
 from enum import Enum
 
-from services.core.errors import DiptychError, InternalError, Overloaded, WorkerLost
+from services.core.errors import DiptychError, Draining, InternalError, Overloaded, WorkerLost
 from services.core.request import FinishReason, Request, Role
+
+NOT_BEGUN = (Overloaded, Draining)
+"""What a worker answers when it did not begin: such an attempt does not count."""
 
 
 class Phase(Enum):
@@ -105,6 +108,7 @@ class Story:
         self._emitted = list(request.emitted)
         self._attempts_left = max_attempts
         self._live: set[str] = set()
+        self._is_stopped = False
 
     @property
     def workers(self) -> frozenset[str]:
@@ -160,7 +164,10 @@ class Story:
             return []
         effects = self._cancel_legs()
         is_worth_another = error.retry in ("elsewhere", "later", "restart")
-        if is_worth_another and (self._attempts_left > 0 or isinstance(error, Overloaded)):
+        if self._is_stopped:
+            # The gateway has seen the answer's end; only the last word of the worker is missing.
+            return [*effects, self._end(End(reason=FinishReason.STOP))]
+        if is_worth_another and (self._attempts_left > 0 or isinstance(error, NOT_BEGUN)):
             return [*effects, self._requeue(error)]
         return [*effects, self._end(End(error=error))]
 
@@ -172,6 +179,7 @@ class Story:
 
     def stop_seen(self, index: int) -> list[Effect]:
         """The gateway saw a stop string that ends with token `index`."""
+        self._is_stopped = True
         if self.phase is Phase.ANSWERING and self.placement and self.placement.decode in self._live:
             return [FinishLeg(self.placement.decode, index)]
         if self.phase is Phase.ENDED:
@@ -188,8 +196,7 @@ class Story:
         return [*self._cancel_legs(), self._end(End(error=error))]
 
     def _requeue(self, error: DiptychError) -> Requeue:
-        if isinstance(error, Overloaded):
-            # Nothing was begun there, so it does not count.
+        if isinstance(error, NOT_BEGUN):
             self._attempts_left += 1
         self.request = self.request.next_attempt(tuple(self._emitted))
         self.phase = Phase.QUEUED

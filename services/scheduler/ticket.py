@@ -40,6 +40,8 @@ class Ticket:
     """The attempt it is filed under."""
     placement: Placement | None = None
     """The latest, for the record."""
+    queued_until: float | None = None
+    """When waiting for a place ends; kept while no worker has begun."""
     cached_tokens: int = 0
     counted: frozenset[str] = frozenset()
     """Workers on which it counts in the cluster view."""

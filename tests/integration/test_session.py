@@ -142,13 +142,16 @@ async def test_an_idle_session_lives_on_by_its_ticks() -> None:
     assert theirs.closed_times == 1
 
 
-async def test_a_refused_peer_is_never_live() -> None:
+async def test_a_refused_peer_is_never_live(caplog: pytest.LogCaptureFixture) -> None:
     ours, theirs = Recorder(), Recorder(refuse=True)
     async with callee(theirs) as address, caller(ours) as pool:
         pool.ensure(address)
         async with asyncio.timeout(5):
-            await ours.is_closed.wait()
-    assert theirs.closed_times == 0
+            while "refuses the session: other weights" not in caplog.text:
+                await asyncio.sleep(0.01)
+        assert pool.session(address) is None
+    assert ours.live is None
+    assert (ours.closed_times, theirs.closed_times) == (0, 0)
 
 
 async def test_a_session_without_the_token_is_refused() -> None:

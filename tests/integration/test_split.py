@@ -175,6 +175,54 @@ async def test_a_request_larger_than_the_pool_is_refused_at_once() -> None:
         assert type(answer.error) is NeverFits
 
 
+async def test_a_stop_string_seen_while_the_story_is_queued_again_ends_it_and_harms_nobody() -> None:
+    async with scripted_cluster() as cluster:
+        answer = cluster.caller.start(prompt_of(40), 900)
+        await answer.until(5)
+        await cluster.members["decode-0"].kill()
+        async with asyncio.timeout(5):
+            while not any("queued" in row for row in await cluster.held()):
+                await asyncio.sleep(0.01)
+        cluster.caller.finish(answer, 4)
+        assert (await answer.end()).reason is FinishReason.STOP
+        later = cluster.caller.start(prompt_of(40), 5)
+        await later.end()
+        assert isinstance(later.error, QueueTimeout), "the scheduler lives and answers"
+
+
+async def test_a_stop_string_is_not_forgotten_when_its_worker_dies() -> None:
+    async with scripted_cluster(decode=2) as cluster:
+        answer = cluster.caller.start(prompt_of(40), 900)
+        await answer.until(5)
+        [busy] = [n for n in ("decode-0", "decode-1") if (await cluster.status(n)).load.running]
+        cluster.caller.finish(answer, 4)
+        await cluster.members[busy].kill()
+        assert (await answer.end()).reason is FinishReason.STOP
+        assert len(answer.ids) < 900
+
+
+async def test_a_worker_that_drains_is_left_alone_and_fails_nobody() -> None:
+    async with scripted_cluster(decode=2) as cluster:
+        running = cluster.caller.start(prompt_of(40), 300)
+        await running.until(3)
+        cluster.members["decode-0"].process.stopping.set()
+        answers = [cluster.caller.start(prompt_of(30, seed), 20) for seed in range(8)]
+        for seed, answer in enumerate(answers):
+            expect(await answer.end(), prompt_of(30, seed), 20)
+        expect(await running.end(), prompt_of(40), 300)
+
+
+async def test_a_place_that_a_cancellation_frees_is_given_at_once() -> None:
+    async with scripted_cluster(limits=replace(LIMITS, max_running=1)) as cluster:
+        first = cluster.caller.start(prompt_of(40), 900)
+        await first.until(2)
+        second = cluster.caller.start(prompt_of(41), 5)
+        cluster.caller.cancel(first)
+        expect(await second.end(), prompt_of(41), 5)
+        [queued] = [segment.seconds for segment in merged(second.segments) if segment.name == "scheduler.queue"]
+        assert queued < 0.4
+
+
 async def held_by(cluster: ScriptedCluster, name: str) -> list[str]:
     return [row for row in await cluster.held() if row.startswith(name)]
 

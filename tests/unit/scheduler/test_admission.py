@@ -35,9 +35,18 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back() -> None:
 def test_one_that_lost_its_place_goes_ahead_and_is_never_refused() -> None:
     queue = Queue(1, 60.0)
     queue.push(request("a"), now=0.0)
-    queue.push_back(request("lost"), now=0.0)
-    queue.push_back(request("urgent", priority=1), now=0.0)
-    assert [queue.pop().key.request_id for _ in range(3)] == ["urgent", "lost", "a"]
+    queue.push_back(request("lost"), now=0.0, until=None)
+    queue.push_back(request("lost later"), now=0.0, until=None)
+    queue.push_back(request("urgent", priority=1), now=0.0, until=None)
+    assert [queue.pop().key.request_id for _ in range(4)] == ["urgent", "lost", "lost later", "a"]
+
+
+def test_waiting_that_nobody_ended_by_beginning_goes_on_and_does_not_start_anew() -> None:
+    queue = Queue(10, 5.0)
+    until = queue.push(request("a"), now=0.0)
+    queue.push_back(queue.pop(), now=4.0, until=until)
+    [(late, _)] = queue.expired(5.0)
+    assert late.key.request_id == "a"
 
 
 def test_time_up_is_told_at_that_time_with_its_cause() -> None:
