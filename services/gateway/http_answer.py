@@ -1,6 +1,8 @@
 """One answer over HTTP: a JSON body in, OpenAI's JSON out, whole or as server-sent events."""
 
+import asyncio
 import time
+from contextlib import suppress
 
 from starlette.types import Receive, Scope, Send
 
@@ -20,6 +22,7 @@ from services.runtime.edge import opaque
 DISCARD_TIMES = 4
 """Of a body that is too large, this many times the limit is still taken in while the refusal is on its way."""
 DISCARD_SECONDS = 2.0
+REFUSE_SECONDS = 2.0
 
 
 class Answering:
@@ -51,9 +54,16 @@ class Answering:
                 caller = HttpCaller(body, live.head, reply, self._generations.limits, is_chat=self._is_chat)
                 await self._generations.answer(live, caller)
         except DiptychError as error:
-            await reply.fail(error)
+            await _refuse(reply, error)
         except Exception as error:  # noqa: BLE001 - the HTTP edge: a stranger learns only an id, the log has the rest
-            await reply.fail(opaque(error))
+            await _refuse(reply, opaque(error))
+
+
+async def _refuse(reply: HttpReply, error: DiptychError) -> None:
+    """A client that does not read its answer does not read of its end either; it is not waited for."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(REFUSE_SECONDS):
+            await reply.fail(error)
 
 
 class HttpCaller:
