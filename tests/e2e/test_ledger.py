@@ -5,7 +5,6 @@ the right one.
 """
 
 import json
-import statistics
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from tests.support.asking import ask, request_for
 from tests.support.local_cluster import local_cluster, prepared_tiny_model
 
 TOLERANCE = 0.020
-ROUNDS = 7
+ROUNDS = 9
 
 SEAMS = {
     "gateway.tokenize": ("gateway", "gateway.tokenize"),
@@ -50,7 +49,7 @@ def layout(model: Path, delays: dict[str, float]) -> ClusterLayout:
 
 
 async def segments(cluster: LocalCluster) -> dict[str, float]:
-    """The median of several requests, each of one chunk and one decode step."""
+    """The shortest of several requests, each of one chunk and one decode step: a busy machine only lengthens them."""
     rounds = []
     async with dial.channel(cluster.gateway.address) as channel:
         stub = inference_pb2_grpc.InferenceStub(channel)
@@ -59,7 +58,7 @@ async def segments(cluster: LocalCluster) -> dict[str, float]:
             told = await ask(stub, request_for([3 + number, *range(10, 50)], max_tokens=2))
             rounds.append({segment.name: segment.seconds for segment in told.done.ledger})
     names = {name for each in rounds for name in each}
-    return {name: statistics.median(each.get(name, 0.0) for each in rounds) for name in names}
+    return {name: min(each.get(name, 0.0) for each in rounds) for name in names}
 
 
 @pytest.mark.timeout(240)

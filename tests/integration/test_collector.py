@@ -14,7 +14,7 @@ from services.core.errors import DeadlinePassed, NotFound, Unauthenticated
 from services.pb import traces_pb2, traces_pb2_grpc
 from services.runtime import dial
 from services.runtime.edge import remote_errors
-from services.runtime.telemetry import Telemetry, otlp_exporter, trace_id, traceparent
+from services.runtime.telemetry import AttributeValue, Telemetry, otlp_exporter, trace_id, traceparent
 
 TOKEN = "cluster-token"
 CALLER = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
@@ -41,7 +41,13 @@ async def asked(collector: Collector, name: str, wait: float = 0.0, token: str =
 async def test_spans_of_two_services_become_one_complete_trace() -> None:
     async with collecting(TOKEN) as collector, service("gateway", collector) as gateway:
         async with service("decode", collector) as decode:
-            attributes = {"diptych.request_id": "r-1", "n": 3, "ratio": 0.5, "is_split": True, "ids": ["a", "b"]}
+            attributes: dict[str, AttributeValue] = {
+                "diptych.request_id": "r-1",
+                "n": 3,
+                "ratio": 0.5,
+                "is_split": True,
+                "ids": ["a", "b"],
+            }
             root = gateway.start("gateway.request", CALLER, attributes=attributes)
             with decode.phase("decode.run", traceparent(root)) as run:
                 pass

@@ -8,7 +8,8 @@ from services.cli.bell import Bell
 
 
 async def test_all_who_wait_look_again_when_it_rings() -> None:
-    bell, rung = Bell(), []
+    bell = Bell()
+    rung: list[int] = []
     waits = [asyncio.create_task(bell.until(lambda count=count: len(rung) >= count, 5)) for count in (1, 2, 2)]  # type: ignore[misc]
     await asyncio.sleep(0)
     for number in range(2):
@@ -26,7 +27,8 @@ async def test_a_wait_ends_at_its_time_and_a_condition_that_holds_needs_none() -
 
 
 async def test_what_the_condition_raises_ends_the_wait() -> None:
-    bell, broken = Bell(), []
+    bell = Bell()
+    broken: list[bool] = []
 
     def condition() -> bool:
         if broken:
