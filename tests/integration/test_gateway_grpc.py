@@ -118,10 +118,14 @@ async def test_a_planted_delay_appears_in_its_own_segment_and_nowhere_else(
 ) -> None:
     async with gateway_world(model, faults={seam: 0.2}) as world:
         world.scheduler.script = answering("x")
-        done = (await answer_to(world, ask()))[-1].done
-        seconds = {one.name: one.seconds for one in done.ledger}
-        assert seconds.pop(segment) == pytest.approx(0.21, abs=0.05)
-        assert sum(seconds.values()) < 0.05
+        ledgers = [(await answer_to(world, ask()))[-1].done.ledger for _ in range(4)]
+        # The shortest of several, for a busy machine only lengthens them.
+        seconds = {
+            one.name: min(each.seconds for ledger in ledgers for each in ledger if each.name == one.name)
+            for one in ledgers[0]
+        }
+        assert 0.2 <= seconds.pop(segment) < 0.3
+        assert sum(seconds.values()) < 0.1
 
 
 async def test_a_stop_string_ends_the_answer_and_tells_the_scheduler_where(world: GatewayWorld) -> None:

@@ -212,17 +212,6 @@ async def test_a_worker_that_drains_is_left_alone_and_fails_nobody() -> None:
         expect(await running.end(), prompt_of(40), 300)
 
 
-async def test_a_place_that_a_cancellation_frees_is_given_at_once() -> None:
-    async with scripted_cluster(limits=replace(LIMITS, max_running=1)) as cluster:
-        first = cluster.caller.start(prompt_of(40), 900)
-        await first.until(2)
-        second = cluster.caller.start(prompt_of(41), 5)
-        cluster.caller.cancel(first)
-        expect(await second.end(), prompt_of(41), 5)
-        [queued] = [segment.seconds for segment in merged(second.segments) if segment.name == "scheduler.queue"]
-        assert queued < 0.4
-
-
 async def held_by(cluster: ScriptedCluster, name: str) -> list[str]:
     return [row for row in await cluster.held() if row.startswith(name)]
 
