@@ -78,7 +78,7 @@ async def test_a_client_made_from_the_protos_alone(split: LocalCluster, tmp_path
     assert told["tokens"] <= 24 and told["record"] in ("stop", "length")
     assert told["cancelled"] == "CANCELLED"
     assert told["deadline"] == "DEADLINE_EXCEEDED"
-    assert told["deadline_seconds"] < 1.5
+    assert told["deadline_seconds"] < 3
     await until_calm(split)
 
     assert told["trace_id"] == TRACE_ID

@@ -55,7 +55,7 @@ def test_helm_finds_nothing_to_warn_about() -> None:
 
 def test_each_service_gets_a_deployment_a_service_and_a_disruption_budget_and_no_autoscaler() -> None:
     per_service = {(kind, name) for kind in ("Deployment", "Service", "PodDisruptionBudget") for name in SERVICES}
-    assert render().kinds() == per_service | {("Deployment", "nats"), ("Service", "nats")}
+    assert render().kinds() == per_service | {(kind, "nats") for kind in ("Deployment", "Service", "ConfigMap")}
 
 
 @pytest.mark.parametrize(("grown", "other"), [("prefill", "decode"), ("decode", "prefill")])
@@ -184,11 +184,25 @@ def test_the_token_is_never_written_into_a_pod() -> None:
         assert secret not in str(document)
 
 
+@pytest.mark.parametrize("changes", [{}, ALL_ON], ids=["defaults", "all on"])
+def test_no_container_has_a_variable_with_a_secret_in_its_arguments_or_probes(changes: dict[str, object]) -> None:
+    documents = render(changes)
+    for deployment in (document for document in documents.all if document["kind"] == "Deployment"):
+        pod = deployment["spec"]["template"]["spec"]
+        for container in (*pod["containers"], *pod.get("initContainers", ())):
+            secret: list[str] = []
+            for variable in container["env"]:
+                made_of_one = any(f"$({name})" in variable.get("value", "") for name in secret)
+                if made_of_one or "secretKeyRef" in variable.get("valueFrom", {}):
+                    secret.append(variable["name"])
+            assert secret or container in pod.get("initContainers", ())
+            seen_by_all = str({field: value for field, value in container.items() if field != "env"})
+            assert [name for name in secret if name in seen_by_all] == []
+
+
 def test_nats_asks_for_the_token_that_every_service_brings() -> None:
     documents = render()
-    server = documents.container("nats")
-    assert server["args"][-2:] == ["--auth", "$(NATS_TOKEN)"]
-    (token,) = server["env"]
+    token = documents.container("nats")["env"][0]
     for name in SERVICES:
         prefix = f"DIPTYCH_{name.upper()}__"
         brought = {variable["name"]: variable for variable in documents.container(name)["env"]}

@@ -50,3 +50,10 @@ def test_only_loopback_is_published() -> None:
 
 def test_the_token_has_no_default() -> None:
     assert COMPOSE["x-token"].startswith("${DIPTYCH_TOKEN:?")
+
+
+def test_the_token_is_only_in_the_environment() -> None:
+    for service in COMPOSE["services"].values():
+        elsewhere = {field: value for field, value in service.items() if field != "environment"}
+        assert "TOKEN" not in str(elsewhere)
+    assert "DIPTYCH_TOKEN" in str(COMPOSE["services"]["nats"]["environment"])
