@@ -2,7 +2,8 @@
 
 Every request with one remaining token is in every step, so no prompt, however long, stalls an answer. What the
 step's time budget leaves goes to the prompts in order of importance, as one chunk each. The first prompt gets at
-least one token even if the decode rows alone fill the budget, so no number of answers stops a prompt.
+least one block even if the decode rows alone fill the budget: no number of answers stops a prompt, and on a machine so
+busy that a step's fixed part alone fills the budget, chunks of single tokens would only multiply that part.
 """
 
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ def compose(rows: Sequence[Progress], limits: BatchLimits, cost: StepCost) -> tu
         if not room_for_one and row is not prompts[0]:
             break
         length = cost.longest_chunk(limits.step_seconds, row.computed, seconds, row.remaining)
+        if row is prompts[0]:
+            length = max(length, min(row.remaining, limits.block_size))
         chunks.append(row.chunk(length))
         seconds += cost.chunk(length, row.computed)
     return tuple(chunks)

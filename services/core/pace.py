@@ -9,7 +9,7 @@ from services.core.step_cost import StepCost
 
 WEIGHT = 0.2
 """Of the latest step: five steps make most of the average."""
-LEAST, MOST = 0.2, 5.0
+LEAST, MOST = 0.2, 3.0
 """A ratio beyond these says more about a hiccup than about the machine."""
 
 

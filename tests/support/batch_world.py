@@ -163,7 +163,7 @@ class BatchWorld:
         lengths = [len(chunk.tokens) for chunk in plan.chunks]
         assert all(lengths)
         decodes = sum(1 for chunk in plan.chunks if len(chunk.tokens) == 1)
-        assert sum(lengths) <= max(self.limits.step_seconds, decodes + 1)
+        assert sum(lengths) <= max(self.limits.step_seconds, decodes + self.limits.block_size)
         for chunk in plan.chunks:
             story = self.stories[chunk.key]
             known = story.request.prompt + tuple(story.emitted)

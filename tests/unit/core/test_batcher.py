@@ -71,12 +71,12 @@ def test_decode_rows_come_first_and_prompts_share_what_the_budget_leaves_in_orde
     assert worker.lengths() == {"a": 1, "b": 1, "c": 3}
 
 
-def test_a_prompt_gets_one_token_even_when_decode_rows_fill_the_budget() -> None:
+def test_a_prompt_gets_one_block_even_when_decode_rows_fill_the_budget() -> None:
     worker = Worker(replace(LIMITS, step_seconds=2))
     worker.add(request("a", (1,)), request("b", (2,)))
     worker.step()
-    worker.add(request("c", range(4)), request("d", range(4)))
-    assert worker.lengths() == {"a": 1, "b": 1, "c": 1}
+    worker.add(request("c", range(6)), request("d", range(4)))
+    assert worker.lengths() == {"a": 1, "b": 1, "c": 4}
 
 
 def test_a_chunk_far_into_the_context_is_shorter() -> None:
