@@ -1,11 +1,12 @@
 """The command line's side of the public API: one answer, streamed and timed."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from services.core.errors import InternalError, WorkerLost
+from services.core.errors import InternalError, InvalidRequest, WorkerLost
 from services.core.ledger import Segment
 from services.pb import inference_pb2, inference_pb2_grpc
 from services.runtime import dial
@@ -37,7 +38,7 @@ class Answer:
 
 
 class Gateway:
-    """A connection to one gateway, made by the first call. Made inside the event loop; an async context manager."""
+    """A connection to one gateway; the first call connects. Made inside the event loop; an async context manager."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -53,8 +54,14 @@ class Gateway:
     async def close(self) -> None:
         await self._channel.close()
 
+    async def warm_up(self) -> None:
+        """Pays what only the first calls of either kind cost (some milliseconds), so that no stopwatch counts it."""
+        await self.models()
+        with contextlib.suppress(InvalidRequest):
+            await self.ask(inference_pb2.GenerateRequest(chat=inference_pb2.Chat()), lambda _: None)
+
     async def models(self) -> list[inference_pb2.Model]:
-        """What it serves; afterwards the connection is warm."""
+        """What it serves."""
         try:
             with remote_errors():
                 reply = await self._stub.ListModels(inference_pb2.ListModelsRequest())

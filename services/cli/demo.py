@@ -91,7 +91,7 @@ async def _answered(
     with tempfile.TemporaryDirectory(prefix="diptych-") as directory:
         async with LocalCluster(layout, Path(directory), environment, steps.member) as cluster:
             async with Gateway(cluster.gateway.address) as gateway:
-                await gateway.models()
+                await gateway.warm_up()
                 request = chat_request([message("user", question.prompt)], question.max_tokens, temperature=0.0)
                 answer = await gateway.ask(request, show, timeout=ANSWER_SECONDS)
             return answer, await cluster.collector.trace(answer.done.trace_id, TRACE_SECONDS)
