@@ -59,8 +59,7 @@ class LocalCluster:
         _require_free_ports(self._layout)
         async with AsyncExitStack() as stack:
             self._lifeline = stack.enter_context(lifeline_pipe())
-            listen = f"{LOOPBACK}:{self._layout.collector_port}"
-            self.collector = await stack.enter_async_context(collecting(self.token, listen))
+            self.collector = await stack.enter_async_context(collecting(self.token))
             stack.push_async_callback(self.nats.stop)
             await self.start_nats()
             await stack.enter_async_context(self._hearing())

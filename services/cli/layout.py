@@ -34,7 +34,6 @@ class ClusterLayout:
     """0 takes a free one, as for the others."""
     grpc_port: int = 0
     nats_port: int = 0
-    collector_port: int = 0
     threads: int = 1
     """Compute threads of each worker."""
     drain_seconds: float = 10.0
