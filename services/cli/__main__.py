@@ -48,7 +48,8 @@ Threads = Annotated[int, typer.Option(min=1, help="Compute threads of each worke
 HttpPort = Annotated[int, typer.Option(min=0, max=65535, help="OpenAI API; 0 takes a free port.")]
 GrpcPort = Annotated[int, typer.Option(min=0, max=65535, help="gRPC API; 0 takes a free port.")]
 NatsPort = Annotated[int, typer.Option(min=0, max=65535, help="NATS; 0 takes a free port.")]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
+MOST_TOKENS = 2**31 - 1
+MaxTokens = Annotated[int, typer.Option(min=1, max=MOST_TOKENS, help="Most tokens of an answer.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON value instead of text.")]
 
 
@@ -105,7 +106,7 @@ def demo(
 
 @app.command()
 def chat(
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, max=MOST_TOKENS, help="Most tokens of an answer.")] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.7,
     gateway: Annotated[str, typer.Option(help="host:port of a gateway; default: the running cluster's.")] = "",
 ) -> None:

@@ -16,7 +16,7 @@ from services.runtime.process import Process, run
 from services.runtime.server import Parts, serving
 from services.runtime.session import PROTOCOL, Terms
 
-SEAMS = {"start": "gateway.start", "finish": "gateway.finish"}
+SEAMS = {"start": "gateway.start"}
 """Where a delay can be planted on the way to a scheduler."""
 
 

@@ -31,6 +31,9 @@ from services.runtime.telemetry import traceparent
 INLINE_CHARACTERS = 16_384
 """Longer text is tokenized on a thread: at about 1 MB/s it would hold up every other request noticeably."""
 
+LONG_PROMPTS_AT_ONCE = 2
+"""Each takes many times its text in memory while it is tokenized."""
+
 
 class Conversation:
     """Leads requests from a checked ask to their last message. Keeps nothing of any of them."""
@@ -42,6 +45,7 @@ class Conversation:
         self._model = model
         self._schedulers = schedulers
         self._limits = limits
+        self._long_prompts = asyncio.Semaphore(LONG_PROMPTS_AT_ONCE)
 
     async def run(self, live: LiveRequest, caller: Caller) -> None:
         """Raises InvalidRequest and its kin, NoWorkers, WorkerLost, and whatever error the scheduler answers with."""
@@ -75,7 +79,8 @@ class Conversation:
     async def _tokenize(self, ask: Ask) -> tuple[int, ...]:
         if _characters(ask) <= INLINE_CHARACTERS:
             return self._model.tokenize(ask.prompt)
-        return await asyncio.to_thread(self._model.tokenize, ask.prompt)
+        async with self._long_prompts:
+            return await asyncio.to_thread(self._model.tokenize, ask.prompt)
 
     async def _attempt(
         self, live: LiveRequest, request: Request, answer: Answer, caller: Caller

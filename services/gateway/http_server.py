@@ -11,6 +11,8 @@ from starlette.types import ASGIApp
 
 from services.core.errors import InternalError
 
+MAX_HEAD_BYTES = 64 << 10
+"""Of a request line with its headers; more is refused."""
 CUT_SECONDS = 1
 """What still runs so long after the drain is cancelled."""
 
@@ -36,7 +38,9 @@ async def http_serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[N
     """Serves `app` on a bound socket for the length of the block."""
     config = uvicorn.Config(
         app,
-        http="httptools",
+        # Not httptools: that one takes heads of any length, and forgets pipelined requests whose client has left.
+        http="h11",
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         ws="none",
         lifespan="off",
         log_config=None,

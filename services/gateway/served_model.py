@@ -27,8 +27,23 @@ class ServedModel:
     """Through the chat template. Raises InvalidRequest if there is none, or if it refuses the messages."""
     token_bytes: Callable[[int], bytes]
     """What a token adds to the text; nothing for a special token or an id without one."""
+    longest_token: int = 0
+    """Bytes of the longest token; 0 if that is not known."""
     drops_first_space: bool = False
     """The vocabulary begins every text with a space."""
+
+    def cannot_fit(self, prompt: Prompt) -> bool:
+        """Whether the prompt fills the context however it is cut into tokens, so that tokenizing it is in vain."""
+        match prompt:
+            case TextPrompt(text):
+                return self._overflows(text)
+            case ChatPrompt(messages):
+                return self._overflows("".join(message.content for message in messages))
+            case _:
+                return len(prompt.ids) >= self.context
+
+    def _overflows(self, text: str) -> bool:
+        return 0 < self.longest_token * self.context <= len(text.encode("utf-8", "replace"))
 
     def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         """The prompt's ids. Takes time in proportion to the text. Raises what `encode_chat` raises."""
@@ -67,5 +82,6 @@ def served(prepared: PreparedModel) -> ServedModel:
         encode_text=encode_text,
         encode_chat=encode_turns,
         token_bytes=tokenizer.token_bytes,
+        longest_token=max((len(tokenizer.token_bytes(token)) for token in range(tokenizer.size)), default=0),
         drops_first_space=tokenizer.drops_first_space,
     )

@@ -18,8 +18,9 @@ class Settings(ServiceSettings):
     """Addresses of schedulers that need not announce themselves."""
     max_requests: int = Field(default=512, ge=1)
     """Requests in progress at once; more are refused."""
-    max_body_bytes: int = Field(default=4 << 20, ge=1024)
-    """Largest HTTP body; gRPC has the same limit for messages."""
+    max_body_bytes: int = Field(default=1 << 20, ge=1024)
+    """Largest HTTP body. Parsing one holds up every other request for as long as it takes, so it is no larger than a
+    long context needs."""
     max_messages: int = Field(default=1024, ge=1)
     """Most messages of one chat."""
     max_stops: int = Field(default=16, ge=0)

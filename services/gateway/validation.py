@@ -86,6 +86,12 @@ def request(ask: Ask, prompt: Sequence[int], model: ServedModel, terms: Terms) -
 
 def _check_prompt(ask: Ask, model: ServedModel, limits: Limits) -> None:
     prompt = ask.prompt
+    if model.cannot_fit(prompt):
+        raise ContextTooLong(
+            f"the prompt fills this model's context of {model.context} tokens; it has room for {model.context - 1}"
+            " and an answer",
+            field=prompt.field,
+        )
     match prompt:
         case TextPrompt():
             is_empty = not prompt.text

@@ -29,6 +29,7 @@ class Bus:
         self._client: Client | None = None
         self._listeners: list[tuple[str, Listener]] = []
         self._connecting: asyncio.Task[None] | None = None
+        self._is_closing = False
         self.connected_since: float | None = None
         """Monotonic time since when the bus has been there without a break; None while it is away."""
 
@@ -39,6 +40,7 @@ class Bus:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._is_closing = True
         if self._connecting:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)
@@ -87,7 +89,7 @@ class Bus:
         await self._reconnected()
 
     async def _disconnected(self) -> None:
-        if self.connected_since is not None:
+        if self.connected_since is not None and not self._is_closing:
             log.warning("the bus is away; going on with what is known")
         self.connected_since = None
 

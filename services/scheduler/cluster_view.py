@@ -37,7 +37,7 @@ class ClusterView:
     placed: Counter[str] = field(default_factory=Counter)
     """Requests this scheduler has on each worker now."""
     overloaded: set[str] = field(default_factory=set)
-    """Workers that refused a request for want of room and have not spoken since."""
+    """Workers that refused a request for want of room; asked again when they have spoken, or a moment later."""
 
     others: dict[str, int] = field(default_factory=dict)
     """Requests that other schedulers had on each worker when it last spoke."""

@@ -133,3 +133,21 @@ def test_a_seed_is_drawn_only_if_none_is_named(asked: int | None, taken: int) ->
 def test_the_error_names_the_field_as_the_caller_spells_it() -> None:
     ask = replace(ASK, max_tokens=0, max_tokens_field="max_completion_tokens")
     assert refusal(ask).field == "max_completion_tokens"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        TextPrompt("x" * CONTEXT * 4),
+        TokenPrompt((1,) * CONTEXT),
+        ChatPrompt((ChatMessage("user", "x" * CONTEXT * 2), ChatMessage("user", "é" * CONTEXT))),
+    ],
+)
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
+    prompt: TextPrompt | TokenPrompt | ChatPrompt,
+) -> None:
+    model = replace(MODEL, longest_token=4)
+    with pytest.raises(ContextTooLong):
+        validation.check(replace(ASK, prompt=prompt), model, LIMITS)
+    shorter = TextPrompt("x" * (CONTEXT * 4 - 1))
+    validation.check(replace(ASK, prompt=shorter), model, LIMITS)
