@@ -15,6 +15,9 @@ if not os.environ.get("CI"):
     settings.register_profile("busy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("busy-machine")
 
+# Before anything imports Triton: without a GPU its kernels run under its interpreter. TRITON_INTERPRET=0 takes the GPU.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 CACHE = Path.home() / ".cache" / "diptych" / "models"
 
 

@@ -29,7 +29,7 @@ THEIRS = {
     "core": set(),
     "pb": {"google", "grpc"},
     "modelfiles": {"numpy", "gguf", "safetensors", "tokenizers", "huggingface_hub", "jinja2"},
-    "engine": {"torch", "triton", "numba", "numpy", "safetensors", "llguidance"},
+    "engine": {"torch", "triton", "numba", "llvmlite", "numpy", "safetensors", "llguidance"},
     "runtime": SHELL,
     "gateway": {"grpc", "google", "opentelemetry", "pydantic", "starlette", "uvicorn", "tokenizers", "jinja2"},
     "scheduler": {"numpy", "pydantic", "grpc", "opentelemetry"},

@@ -16,7 +16,9 @@ from rich.text import Text
 
 from services.cli import chat as chatting
 from services.cli import demo as demonstration
+from services.cli import memory as memories
 from services.cli import model as models
+from services.cli import quality as qualities
 from services.cli import running
 from services.cli import status as statuses
 from services.cli import trace as traces
@@ -26,6 +28,7 @@ from services.cli.layout import ClusterLayout
 from services.cli.record import load
 from services.cli.terminal import Steps
 from services.cli.waterfall import Waterfall
+from services.core.engine_settings import KVDtype, WeightsMode
 from services.core.errors import DiptychError
 from services.modelfiles.errors import ModelError
 
@@ -44,7 +47,12 @@ Model = Annotated[str, typer.Option(help="smollm2, hf:<repo>, a GGUF file or a H
 Prefill = Annotated[int, typer.Option(help="Prefill workers; 0 lets decode workers prefill by themselves.")]
 Decode = Annotated[int, typer.Option(help="Decode workers.")]
 Kvstore = Annotated[int, typer.Option(help="KV stores.")]
-Threads = Annotated[int, typer.Option(min=1, help="Compute threads of each worker.")]
+Threads = Annotated[int, typer.Option(min=0, help="Compute threads of each worker; 0 shares the processors out.")]
+Weights = Annotated[
+    WeightsMode, typer.Option(help="Form of the weights: auto keeps quantized ones as in the file, others in int8.")
+]
+KvDtype = Annotated[KVDtype, typer.Option(help="Form of the KV cache.")]
+Pin = Annotated[bool, typer.Option(help="Keep each compute thread to a processor of its own.")]
 HttpPort = Annotated[int, typer.Option(min=0, max=65535, help="OpenAI API; 0 takes a free port.")]
 GrpcPort = Annotated[int, typer.Option(min=0, max=65535, help="gRPC API; 0 takes a free port.")]
 NatsPort = Annotated[int, typer.Option(min=0, max=65535, help="NATS; 0 takes a free port.")]
@@ -59,7 +67,10 @@ def up(
     prefill: Prefill = 1,
     decode: Decode = 1,
     kvstore: Kvstore = 1,
-    threads: Threads = 1,
+    threads: Threads = 0,
+    weights: Weights = "auto",
+    kv_dtype: KvDtype = "float16",
+    pin: Pin = True,
     http_port: HttpPort = 8000,
     grpc_port: GrpcPort = 50051,
     nats_port: NatsPort = 4222,
@@ -71,6 +82,8 @@ def up(
             decode=decode,
             kvstore=kvstore,
             threads=threads,
+            processors=_processors(pin),
+            engine={"weights": weights, "kv_dtype": kv_dtype},
             http_port=http_port,
             grpc_port=grpc_port,
             nats_port=nats_port,
@@ -90,12 +103,14 @@ def demo(
     prefill: Prefill = 1,
     decode: Decode = 1,
     kvstore: Kvstore = 1,
-    threads: Threads = 1,
+    threads: Threads = 0,
     as_json: Json = False,
 ) -> None:
     """Start a cluster, stream one answer, show where its time went, stop."""
     with _plainly():
-        layout = ClusterLayout(prefill=prefill, decode=decode, kvstore=kvstore, threads=threads)
+        layout = ClusterLayout(
+            prefill=prefill, decode=decode, kvstore=kvstore, threads=threads, processors=_processors()
+        )
         layout = replace(layout, model=_prepared(model))
         question = demonstration.Question(prompt, max_tokens)
         if as_json:
@@ -117,14 +132,19 @@ def chat(
 
 
 @app.command()
-def status(as_json: Json = False) -> None:
+def status(
+    memory: Annotated[bool, typer.Option("--memory", help="What their memory is used for.")] = False,
+    as_json: Json = False,
+) -> None:
     """Show the processes of the running cluster, their blocks and queues."""
     with _plainly():
-        found = running.run(statuses.reports(load(_state())))
+        found = running.run(statuses.reports(load(_state()), memory))
         if as_json:
-            typer.echo(json.dumps(statuses.as_json(found), indent=1))
+            of_memory = [{"memory": memories.memory_json(report)} if memory else {} for report in found]
+            rows = [row | more for row, more in zip(statuses.as_json(found), of_memory, strict=True)]
+            typer.echo(json.dumps(rows, indent=1))
         else:
-            Console().print(statuses.table(found))
+            Console().print(memories.memory_table(found) if memory else statuses.table(found))
 
 
 @app.command()
@@ -158,10 +178,40 @@ def model_list() -> None:
         Console().print(shown)
 
 
+@model_app.command("check-quality")
+def model_check_quality(
+    prompts: Annotated[Path, typer.Option(help="One prompt a line; .jsonl: objects with text or messages, and kind.")],
+    model: Annotated[str, typer.Argument(metavar="[MODEL]", help="As for `up`.")] = "smollm2",
+    weights: Weights = "auto",
+    kv_dtype: KvDtype = "float16",
+    threads: Threads = 0,
+    limit: Annotated[int, typer.Option(min=0, help="Prompts at most, evenly from the file; 0 takes all.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Compare the engine as it would serve with float32; exits 1 if it is damaged or not close enough."""
+    with _plainly():
+        choices = qualities.Choices(prompts, weights, kv_dtype, threads or len(_processors()), limit)
+        directory = _prepared(model)
+        with Steps(Console(stderr=True)) as steps:
+            found = qualities.checked(directory, choices, steps.doing)
+        if as_json:
+            typer.echo(json.dumps(found, indent=1))
+        else:
+            qualities.show(found, Console())
+        if found["failures"]:
+            raise typer.Exit(1)
+
+
 def _prepared(model: str) -> Path:
     with Steps(Console(stderr=True)) as steps:
         steps.doing(f"looking for {model}")
         return models.prepared_model(model, _cache() / "models", steps.done)
+
+
+def _processors(pin: bool = True) -> tuple[int, ...]:
+    """What compute threads may keep to. Without pinning each worker has one thread unless told otherwise."""
+    available = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return tuple(available) if pin else ()
 
 
 def _cache() -> Path:

@@ -1,5 +1,6 @@
 """Which processes a local cluster has, and what each is told through its environment. Pure."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,8 +35,12 @@ class ClusterLayout:
     """0 takes a free one, as for the others."""
     grpc_port: int = 0
     nats_port: int = 0
-    threads: int = 1
-    """Compute threads of each worker."""
+    threads: int = 0
+    """Compute threads of each worker; 0 shares the processors out among the workers."""
+    processors: tuple[int, ...] = ()
+    """Those of the machine that compute threads may keep to; none leaves the choice to the system."""
+    engine: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the workers' engines: `weights`, `kv_dtype` and so on."""
     drain_seconds: float = 10.0
     fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """More settings, service to field to value; they win over the ones made here."""
@@ -71,6 +76,20 @@ class Member:
     """Its settings, on top of the environment it inherits."""
 
 
+def threads_of(layout: ClusterLayout) -> int:
+    """Of each worker."""
+    return layout.threads or max(1, len(layout.processors) // (layout.prefill + layout.decode))
+
+
+def cores_of(layout: ClusterLayout, service: str, number: int) -> tuple[int, ...]:
+    """Processors that a worker's compute threads have for themselves; none if there are not enough for all workers."""
+    threads = threads_of(layout)
+    if threads * (layout.prefill + layout.decode) > len(layout.processors):
+        return ()
+    first = (number if service == "decode" else layout.decode + number) * threads
+    return layout.processors[first : first + threads]
+
+
 def members(layout: ClusterLayout, wiring: Wiring) -> list[Member]:
     """All service processes, in the order in which they are started."""
     counts = {
@@ -80,14 +99,11 @@ def members(layout: ClusterLayout, wiring: Wiring) -> list[Member]:
         "scheduler": 1,
         "gateway": 1,
     }
-    return [
-        _member(layout, wiring, service, f"{service}-{number}")
-        for service, count in counts.items()
-        for number in range(count)
-    ]
+    return [_member(layout, wiring, service, number) for service, count in counts.items() for number in range(count)]
 
 
-def _member(layout: ClusterLayout, wiring: Wiring, service: str, name: str) -> Member:
+def _member(layout: ClusterLayout, wiring: Wiring, service: str, number: int) -> Member:
+    name = f"{service}-{number}"
     fields = {
         "name": name,
         "listen": f"{LOOPBACK}:0",
@@ -103,7 +119,9 @@ def _member(layout: ClusterLayout, wiring: Wiring, service: str, name: str) -> M
     if service in ("gateway", "prefill", "decode"):
         fields["model"] = str(layout.model)
     if service in ("prefill", "decode"):
-        fields["threads"] = str(layout.threads)
+        fields["threads"] = str(threads_of(layout))
+        fields["cores"] = json.dumps(cores_of(layout, service, number))
+        fields.update(layout.engine)
     fields.update(layout.fields.get(service, {}))
     prefix = f"DIPTYCH_{service.upper()}__"
     return Member(service, name, {prefix + field.upper(): value for field, value in fields.items()})

@@ -32,9 +32,10 @@ class Report:
         return "ready" if self.said.is_ready else "starting"
 
 
-async def reports(record: ClusterRecord) -> list[Report]:
+async def reports(record: ClusterRecord, with_memory: bool = False) -> list[Report]:
     """All processes of the cluster by service and name; asks them all at once."""
-    found = await asyncio.gather(*(_report(service, record.token) for service in record.services))
+    asked = operations_pb2.StatusRequest(with_memory=with_memory)
+    found = await asyncio.gather(*(_report(service, record.token, asked) for service in record.services))
     return sorted(found, key=lambda report: (ORDER.index(report.recorded.service), report.recorded.name))
 
 
@@ -87,14 +88,12 @@ def _row(report: Report) -> dict[str, str | int | bool | list[str]]:
     }
 
 
-async def _report(service: ServiceRecord, token: str) -> Report:
+async def _report(service: ServiceRecord, token: str, asked: operations_pb2.StatusRequest) -> Report:
     async with dial.channel(service.address) as channel:
         stub = operations_pb2_grpc.OperationsStub(channel)
         try:
             with remote_errors():
-                said = await stub.Status(
-                    operations_pb2.StatusRequest(), timeout=ANSWER_SECONDS, metadata=dial.call_metadata(token)
-                )
+                said = await stub.Status(asked, timeout=ANSWER_SECONDS, metadata=dial.call_metadata(token))
         except DiptychError:
             return Report(service, None)
     return Report(service, said)

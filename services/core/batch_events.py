@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from services.core.errors import DiptychError
 from services.core.ids import BlockHash, BlockId, RequestKey
+from services.core.plan import TokenLogprobs
 from services.core.request import FinishReason
 
 
@@ -67,6 +68,7 @@ class Emitted:
     key: RequestKey
     index: int
     token: int
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from services.core.composition import compose
 from services.core.errors import DeadlinePassed, DiptychError, InternalError, InvalidRequest, Overloaded
 from services.core.ids import BlockId, RequestKey
 from services.core.pace import Pace
-from services.core.plan import Chunk, StepPlan, StepResult
+from services.core.plan import Chunk, Drawn, StepPlan, StepResult
 from services.core.progress import Holding, Progress, State
 from services.core.request import FinishReason, Request, Role
 from services.core.running import Running
@@ -200,20 +200,20 @@ class Batcher:
     # --- private
 
     def _advance(self, progress: Progress, chunk: Chunk, result: StepResult) -> list[Event]:
-        token = result.drawn.get(progress.key)
-        if progress.key in result.failed or (chunk.draw is not None and token is None):
+        drawn = result.drawn.get(progress.key)
+        if progress.key in result.failed or (chunk.draw is not None and drawn is None):
             self._running.distrust(progress)
             reason = result.failed.get(progress.key, "the engine drew no token")
             return [self._fail(progress, InternalError(reason))]
         events = self._running.advance(progress, len(chunk.tokens))
-        if chunk.draw is not None and token is not None:
-            events += self._emit(progress, token)
+        if chunk.draw is not None and drawn is not None:
+            events += self._emit(progress, drawn)
         return events
 
-    def _emit(self, progress: Progress, token: int) -> list[Event]:
-        progress.chain.append(token)
-        events: list[Event] = [Emitted(progress.key, progress.answered - 1, token)]
-        reason = self._limits.ending(progress.request, progress.answered, token)
+    def _emit(self, progress: Progress, drawn: Drawn) -> list[Event]:
+        progress.chain.append(drawn.token)
+        events: list[Event] = [Emitted(progress.key, progress.answered - 1, drawn.token, drawn.logprobs)]
+        reason = self._limits.ending(progress.request, progress.answered, drawn.token)
         if reason is None and progress.request.role is Role.PREFILL:
             reason = FinishReason.HANDED_OVER
         if reason is not None:

@@ -8,12 +8,13 @@ There is no prefill and no decode state: a request with one remaining token deco
 whether for the first time, behind a prefix hit, or again after a preemption. (The idea is vLLM v1's scheduler.)
 """
 
+from array import array
 from dataclasses import dataclass, field
 from enum import Enum
 
 from services.core.blocks import Chain, FullBlock
 from services.core.ids import BlockId, RequestKey
-from services.core.plan import Chunk, Draw
+from services.core.plan import Chunk, Draw, History
 from services.core.request import Request, Role
 
 
@@ -66,8 +67,11 @@ class Progress:
     """Positions whose KV is in `blocks`."""
     landed: set[int] = field(default_factory=set)
     """Indexes of filled blocks; they count as computed once all before them do."""
+    _prompt_ids: "array[int]" = field(init=False)
+    """The prompt where penalties ask for it, in a form that an engine reads without a copy; else empty."""
 
     def __post_init__(self) -> None:
+        self._prompt_ids = array("i", self.request.prompt if self.request.sampling.has_penalties else ())
         self.moved = self.added
         self.wants_fetch = self.awaits_first = self.request.role is Role.DECODE
 
@@ -108,4 +112,9 @@ class Progress:
     def _draw(self) -> Draw:
         stopping = self.request.stopping
         banned = stopping.stop_ids if self.answered < stopping.min_tokens else frozenset[int]()
-        return Draw(self.request.sampling, self.known, banned)
+        return Draw(self.request.sampling, self.known, banned, self._history())
+
+    def _history(self) -> History | None:
+        if not self.request.sampling.has_penalties:
+            return None
+        return History(self._prompt_ids, array("i", self.chain.tokens[len(self.request.prompt) :]))

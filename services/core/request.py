@@ -4,7 +4,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Self
 
-from services.core.ids import RequestKey
+from services.core.draw import choice_seed
+from services.core.ids import RequestId, RequestKey
 
 
 class FinishReason(Enum):
@@ -31,7 +32,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a token is drawn. The draw depends only on these and the token's position, never on the batch."""
+    """How a token is drawn. The draw depends only on these and the tokens before it, never on the batch."""
 
     temperature: float = 1.0
     """0 is greedy."""
@@ -43,6 +44,21 @@ class Sampling:
     """Keep tokens at least this share as likely as the most likely one."""
     seed: int = 0
     """64 bits; drawn by the gateway when the client names none."""
+    repetition_penalty: float = 1.0
+    """A token of prompt or answer has its logit divided by this if it is positive and multiplied if it is not."""
+    presence_penalty: float = 0.0
+    """Taken from the logit of every token that is in the answer."""
+    frequency_penalty: float = 0.0
+    """Taken from a token's logit as often as it is in the answer."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(id, what is added to its logit), each id once, in order."""
+    logprobs: int | None = None
+    """Report log probabilities, and those of so many of the most likely tokens; None reports none. Changes no draw."""
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the draw depends on which tokens came before."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +100,10 @@ class Request:
         """The same request begun again elsewhere after `emitted` reached the client."""
         key = RequestKey(self.key.request_id, self.key.attempt + 1)
         return replace(self, key=key, emitted=emitted)
+
+    def choice(self, index: int) -> Self:
+        """The request for answer `index` of several to the same prompt; answer 0 is the request itself."""
+        if index == 0:
+            return self
+        key = RequestKey(RequestId(f"{self.key.request_id}.{index}"), self.key.attempt)
+        return replace(self, key=key, sampling=replace(self.sampling, seed=choice_seed(self.sampling.seed, index)))

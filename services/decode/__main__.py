@@ -5,7 +5,7 @@ import logging
 
 from services.decode.fetching import Fetching
 from services.decode.settings import Settings
-from services.engine.load import EngineSettings, load_engine
+from services.engine.load import load_engine
 from services.engine.warm_up import warm_up
 from services.modelfiles.prepared import PreparedModel
 from services.runtime.process import Process, run
@@ -17,11 +17,14 @@ log = logging.getLogger(__name__)
 def loaded(settings: Settings) -> WorkerEngine:
     """The engine, ready to compute its first step as quickly as its next."""
     prepared = PreparedModel.open(settings.model)
-    engine = load_engine(prepared, EngineSettings(settings.num_blocks, settings.threads, settings.block_size))
+    engine = load_engine(prepared, settings.of_engine)
     cost = warm_up(engine.runner, engine.config.context)
     log.info("a step costs %s", cost)
     limits = settings.limits(engine.config, cost)
-    return WorkerEngine(engine.runner, engine.cache, limits, prepared.name, prepared.digest, str(engine.format))
+    runner = engine.runner
+    return WorkerEngine(
+        runner, runner.kv, limits, prepared.name, prepared.digest, str(engine.format), runner.memory
+    )
 
 
 async def main(process: Process[Settings]) -> None:

@@ -1,13 +1,18 @@
 """What a worker asks of an engine, whatever computes it (torch, compiled loops, a GPU, a script in a test).
 
-Owns the two protocols. Must not know any implementation.
+Owns the protocols. Must not know any implementation.
 """
 
+from collections.abc import Iterator
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from services.core.ids import BlockId
+from services.core.memory import EngineMemory
 from services.core.model_config import KVFormat
-from services.core.plan import StepPlan, StepResult
+from services.core.plan import Chunk, StepPlan, StepResult
 
 
 class KVAccess(Protocol):
@@ -41,4 +46,18 @@ class StepRunner(Protocol):
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute every chunk and draw where asked. A request whose own row goes wrong is in `failed`; any exception
         means that the engine as a whole is broken."""
+        ...
+
+    def memory(self) -> EngineMemory:
+        """What is resident now; any thread may ask, also during a step. Raises `OSError` where the system does not
+        tell."""
+        ...
+
+
+class WholeLogits(Protocol):
+    """What a measurement asks of an engine beyond steps."""
+
+    def every_logits(self, chunk: Chunk) -> Iterator[npt.NDArray[np.float32]]:
+        """Logits after each token of a chunk, `[rows, vocab]` some rows at a time, in order; its KV is in the cache
+        afterwards. Rows are overwritten when the next ones are asked for. Between steps only."""
         ...

@@ -1,10 +1,10 @@
 """The paged KV cache: one tensor in which a block of all layers is one contiguous run of bytes.
 
-    [num_blocks, layers, 2 (k, v), block_size, kv_heads, head_dim]
-
 Owns the memory and its two views: tensors per layer for the step, bytes per block for transfers. Must not know which
-block is whose, or free.
+block is whose, or free. The order of values is `KVFormat`'s.
 """
+
+from math import prod
 
 import numpy as np
 import torch
@@ -12,8 +12,9 @@ import torch
 from services.core.errors import KVCorrupt
 from services.core.ids import BlockId
 from services.core.model_config import KVFormat
+from services.engine.kv_layer import LayerKV
 
-DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16}
+DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 """Names in `KVFormat.dtype`."""
 
 
@@ -22,12 +23,10 @@ class KVCache:
 
     def __init__(self, kv_format: KVFormat, num_blocks: int, device: torch.device) -> None:
         self._format = kv_format
-        self._blocks = torch.zeros(
-            (num_blocks, kv_format.layers, 2, kv_format.block_size, kv_format.kv_heads, kv_format.head_dim),
-            dtype=DTYPES[kv_format.dtype],
-            device=device,
-        )
-        self._bytes = self._blocks.view(num_blocks, -1).view(torch.uint8)  # [num_blocks, block_bytes]
+        # Words, since every part of a block begins at one and they are cleared faster than bytes.
+        self._words = torch.zeros((num_blocks, kv_format.block_bytes // 4), dtype=torch.int32, device=device)
+        self._bytes = self._words.view(torch.uint8)  # [num_blocks, block_bytes]
+        self._layers = tuple(self._views(index * kv_format.layer_bytes) for index in range(kv_format.layers))
 
     @property
     def format(self) -> KVFormat:
@@ -35,19 +34,28 @@ class KVCache:
 
     @property
     def num_blocks(self) -> int:
-        return self._blocks.shape[0]
+        return self._words.shape[0]
 
     @property
     def device(self) -> torch.device:
-        return self._blocks.device
+        return self._words.device
 
-    def layer(self, index: int) -> torch.Tensor:
-        """Live view of one layer: `[num_blocks, 2 (k, v), block_size, kv_heads, head_dim]`."""
-        return self._blocks[:, index]
+    @property
+    def memory(self) -> torch.Tensor:
+        """All blocks, `[num_blocks, words]` of int32."""
+        return self._words
+
+    @property
+    def nbytes(self) -> int:
+        return self._words.nbytes
+
+    def layer(self, index: int) -> LayerKV:
+        """Live views of one layer of all blocks."""
+        return self._layers[index]
 
     def clear(self, blocks: torch.Tensor) -> None:
         """Zero the blocks `[n]`, so that nothing an earlier owner left (a NaN, above all) is read as padding."""
-        self._blocks[blocks] = 0
+        self._words.index_fill_(0, blocks, 0)
 
     def read_block(self, block: BlockId) -> memoryview:
         """See `KVAccess.read_block`."""
@@ -60,3 +68,19 @@ class KVCache:
         source = np.frombuffer(content, dtype=np.uint8)
         # A tensor may not stand on memory that is read-only.
         self._bytes[block].copy_(torch.from_numpy(source if source.flags.writeable else source.copy()))
+
+    def _views(self, start: int) -> LayerKV:
+        """The layer whose part of a block begins at byte `start`."""
+        heads, size, dim = self._format.kv_heads, self._format.block_size, self._format.head_dim
+        dtype = DTYPES[self._format.dtype]
+        width = heads * size * dim * dtype.itemsize
+        k, v = self._part(start, dtype, (heads, dim, size)), self._part(start + width, dtype, (heads, size, dim))
+        if not self._format.scaled:
+            return LayerKV(k, v)
+        k_scale, v_scale = (
+            self._part(start + 2 * width + at * heads * size * 4, torch.float32, (heads, size)) for at in (0, 1)
+        )
+        return LayerKV(k, v, k_scale, v_scale)
+
+    def _part(self, start: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+        return self._bytes[:, start : start + prod(shape) * dtype.itemsize].view(dtype).view(-1, *shape)

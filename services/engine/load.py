@@ -1,33 +1,25 @@
-"""A prepared model into a running engine.
+"""A prepared model into a running engine, of the kind that suits the model and the machine.
 
-Owns what is built and in which order. Must not know where models are kept or how blocks are shared out.
+    compiled   CPU: one compiled call per step, weights and KV in the form that serves
+    torch      CUDA, and on a CPU the readable float32 reference
+
+Owns the choice. An engine's code is imported only if it is chosen: a worker with the compiled one never loads torch.
 """
 
+import logging
 from dataclasses import dataclass
-from typing import Literal
+from importlib import import_module
 
-import torch
-
+from services.core.engine_settings import EngineSettings
 from services.core.model_config import KVFormat, ModelConfig
-from services.engine.heap import keep_large_buffers
-from services.engine.kv_cache import KVCache
-from services.engine.model import LlamaDecoder
-from services.engine.runner import ModelRunner
-from services.engine.weights import DecoderWeights
+from services.engine.interface import StepRunner
+from services.modelfiles.errors import ModelError
 from services.modelfiles.prepared import PreparedModel
 
+log = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """What an operator chooses; what the model dictates is in its `ModelConfig`."""
-
-    num_blocks: int
-    """Blocks in the KV cache; `KVFormat.block_bytes` each."""
-    threads: int = 1
-    """Compute threads. PyTorch keeps one number per process, so this is the process's."""
-    block_size: int = 16
-    dtype: Literal["float32"] = "float32"
-    device: str = "cpu"
+COMPILED, TORCH = "services.engine.compiled.load", "services.engine.torch_load"
+"""Each says with `refusal` why it cannot compute a model, and makes its runner with `load_runner`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +27,29 @@ class Engine:
     """Everything a worker needs of this package."""
 
     config: ModelConfig
-    decoder: LlamaDecoder
-    cache: KVCache
-    runner: ModelRunner
+    runner: StepRunner
     format: KVFormat
     fingerprint: bytes
     """Identifies the model; with `format`, decides with whom blocks may be exchanged."""
 
 
 def load_engine(prepared: PreparedModel, settings: EngineSettings) -> Engine:
-    """Read the weights and allocate the cache. Raises `ModelError` if the weights are not those of the configuration.
-
-    To be called before the thread that will compute does anything in PyTorch: a thread takes the number of compute
-    threads over when it first computes.
-    """
-    torch.set_num_threads(settings.threads)
-    keep_large_buffers()
-    device = torch.device(settings.device)
+    """Read the weights, allocate the cache, compile. Raises `ModelError` if the weights are not those of the
+    configuration, or if the chosen kind cannot compute the model."""
     config = prepared.config
-    kv_format = KVFormat(settings.dtype, settings.block_size, config.layers, config.kv_heads, config.head_dim)
-    decoder = LlamaDecoder(config, DecoderWeights.assemble(config, prepared.open_weights(), device))
-    cache = KVCache(kv_format, settings.num_blocks, device)
-    runner = ModelRunner(decoder, cache)
-    return Engine(config, decoder, cache, runner, kv_format, bytes.fromhex(prepared.digest))
+    kv_format = KVFormat(settings.kv_dtype, settings.block_size, config.layers, config.kv_heads, config.head_dim)
+    loader = import_module(_chosen(config, settings))
+    runner: StepRunner = loader.load_runner(prepared, kv_format, settings)
+    return Engine(config, runner, kv_format, bytes.fromhex(prepared.digest))
+
+
+def _chosen(config: ModelConfig, settings: EngineSettings) -> str:
+    if settings.kind == "torch" or (settings.kind == "auto" and settings.device != "cpu"):
+        return TORCH
+    reason: str | None = import_module(COMPILED).refusal(config, settings)
+    if reason is None:
+        return COMPILED
+    if settings.kind == "compiled":
+        raise ModelError(reason)
+    log.warning("%s; the torch engine takes it", reason)
+    return TORCH

@@ -3,16 +3,22 @@
 Owns that order and the clock of a step. Must not know how long a chunk should be or which block is free.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from services.core.plan import Chunk, Draw, StepPlan, StepResult
+from services.core.memory import EngineMemory
+from services.core.plan import Chunk, Draw, Drawn, StepPlan, StepResult
 from services.engine.batch import Batch
+from services.engine.devices import step_on
 from services.engine.kv_cache import KVCache
 from services.engine.model import LlamaDecoder
-from services.engine.sampler import sample
+from services.engine.pieces import pieces
+from services.engine.sampling.sample import sample
+from services.engine.torch_memory import torch_memory
 
 NOTHING_TO_DRAW = "the model's output is not a number, or leaves no allowed token"
 
@@ -25,13 +31,17 @@ class ModelRunner:
         self._cache = cache
 
     @property
+    def decoder(self) -> LlamaDecoder:
+        return self._decoder
+
+    @property
     def kv(self) -> KVCache:
         return self._cache
 
     def execute(self, plan: StepPlan) -> StepResult:
         """See `StepRunner.execute`."""
         began = perf_counter()
-        with torch.inference_mode():
+        with torch.inference_mode(), step_on(self._cache.device):
             batch = Batch.of(plan.chunks, self._cache.format.block_size, self._cache.device)
             hidden = self._decoder.forward(batch, self._cache)
             drawing = [
@@ -39,21 +49,35 @@ class ModelRunner:
                 for chunk, row in zip(plan.chunks, batch.last_rows, strict=True)
                 if chunk.draw is not None
             ]
-            tokens = self._tokens(hidden, [(draw, row) for _, draw, row in drawing])
-        return _result([chunk for chunk, _, _ in drawing], tokens, perf_counter() - began)
+            drawn = self._draw(hidden, [(draw, row) for _, draw, row in drawing])
+        return _result([chunk for chunk, _, _ in drawing], drawn, perf_counter() - began)
 
-    def _tokens(self, hidden: torch.Tensor, drawing: Sequence[tuple[Draw, int]]) -> list[int | None]:
+    def every_logits(self, chunk: Chunk) -> Iterator[npt.NDArray[np.float32]]:
+        """See `WholeLogits.every_logits`."""
+        for piece in pieces(chunk):
+            yield self._logits(piece)
+
+    def memory(self) -> EngineMemory:
+        """See `StepRunner.memory`. Rows are allocated within a step and lie in the process's heap, not here."""
+        return torch_memory(self._decoder.weights, self._cache)
+
+    def _logits(self, chunk: Chunk) -> npt.NDArray[np.float32]:
+        with torch.inference_mode(), step_on(self._cache.device):
+            batch = Batch.of((chunk,), self._cache.format.block_size, self._cache.device)
+            return self._decoder.logits(self._decoder.forward(batch, self._cache)).float().cpu().numpy()
+
+    def _draw(self, hidden: torch.Tensor, drawing: Sequence[tuple[Draw, int]]) -> list[Drawn | None]:
         if not drawing:
             return []
         logits = self._decoder.logits(hidden[[row for _, row in drawing]])
-        return sample(logits, [draw for draw, _ in drawing])
+        return sample(logits.float().cpu().numpy(), [draw for draw, _ in drawing])
 
 
-def _result(chunks: Sequence[Chunk], tokens: Sequence[int | None], seconds: float) -> StepResult:
+def _result(chunks: Sequence[Chunk], drawn: Sequence[Drawn | None], seconds: float) -> StepResult:
     result = StepResult(drawn={}, seconds=seconds)
-    for chunk, token in zip(chunks, tokens, strict=True):
-        if token is None:
+    for chunk, one in zip(chunks, drawn, strict=True):
+        if one is None:
             result.failed[chunk.key] = NOTHING_TO_DRAW
         else:
-            result.drawn[chunk.key] = token
+            result.drawn[chunk.key] = one
     return result

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from services.core.model_config import ModelConfig
+from services.engine.matrix import Matrix
 from services.modelfiles.errors import ModelError
 
 Arrays = Mapping[str, np.ndarray]
@@ -22,24 +23,27 @@ class LayerWeights:
     """One decoder layer. Matrices are `[out, in]`."""
 
     attention_norm: torch.Tensor
-    qkv: torch.Tensor
+    qkv: Matrix
     """`[(heads + 2 × kv_heads) × head_dim, hidden]`: all of q, then k, then v."""
     qkv_bias: torch.Tensor | None
-    attention_out: torch.Tensor
+    query_norm: torch.Tensor | None  # [head_dim]
+    key_norm: torch.Tensor | None  # [head_dim]
+    attention_out: Matrix
+    attention_out_bias: torch.Tensor | None
     mlp_norm: torch.Tensor
-    gate_up: torch.Tensor
+    gate_up: Matrix
     """`[2 × intermediate, hidden]`: gate, then up."""
-    down: torch.Tensor
+    down: Matrix
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderWeights:
-    """All weights of a decoder, float32, on one device."""
+    """All weights of a decoder, on one device; see `weight_forms` for other forms than float32."""
 
     embedding: torch.Tensor  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
     norm: torch.Tensor
-    head: torch.Tensor
+    head: Matrix
     """`[vocab, hidden]`; the embedding itself where they are tied."""
 
     @staticmethod
@@ -71,7 +75,10 @@ def _layer(source: "_Source", config: ModelConfig, at: str) -> LayerWeights:
             )
         ),
         qkv_bias=_qkv_bias(source, q_width, kv_width, at) if config.attention_bias else None,
+        query_norm=source.take((config.head_dim,), f"{at}.self_attn.q_norm.weight") if config.qk_norm else None,
+        key_norm=source.take((config.head_dim,), f"{at}.self_attn.k_norm.weight") if config.qk_norm else None,
         attention_out=source.take((hidden, q_width), f"{at}.self_attn.o_proj.weight"),
+        attention_out_bias=source.take((hidden,), f"{at}.self_attn.o_proj.bias") if config.output_bias else None,
         mlp_norm=source.take((hidden,), f"{at}.post_attention_layernorm.weight"),
         gate_up=torch.cat(
             (

@@ -52,6 +52,18 @@ class Ask:
     min_p: float = 0.0
     seed: int | None = None
     """Drawn here if absent."""
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, bias)."""
+    logprobs: int | None = None
+    """How many of the most likely tokens to report beside each drawn one; None reports nothing."""
+    logprobs_field: str = "logprobs"
+    max_logprobs: int = 20
+    """The most that the API allows through which this came."""
+    n: int = 1
+    """Answers to the prompt."""
     max_tokens: int | None = None
     """What the context has room for if absent."""
     max_tokens_field: str = "max_tokens"

@@ -40,6 +40,7 @@ class Done:
 
     head: Head
     reason: FinishReason
+    """Of the answer that ended last."""
     usage: Usage
     closing: Closing
     seed: int
@@ -52,10 +53,10 @@ class Caller(Protocol):
         """What is asked for. Raises InvalidRequest."""
 
     async def send(self, delta: Delta) -> None:
-        """A part of the answer. Waits for a client that is slow to read."""
+        """A part of an answer. Waits for a client that is slow to read."""
 
     async def finish(self, delta: Delta, done: Done) -> None:
-        """The last part of the answer."""
+        """The last part of the answer that ends last."""
 
 
 MAX_ID_CHARACTERS = 128

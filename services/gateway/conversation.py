@@ -3,24 +3,25 @@
     tokenize (validate, template, ids)  ->  start at a scheduler  ->  stream what comes  ->  finish
                                                   ^---- the scheduler is gone ----'
 
-A client that leaves cancels this at whatever point it is: the request is then dropped at the scheduler.
+Several answers to one prompt are as many requests to the scheduler, with ids and seeds of their own. The others start
+when the first has had the prompt computed, and find it in the workers' caches; they fail, end and are cancelled as one.
+A client that leaves cancels this at whatever point it is: everything is then dropped at the scheduler.
 """
 
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
-from services.core.errors import DeadlinePassed, Draining, NoWorkers, WorkerLost
 from services.core.ids import RequestKey
-from services.core.request import FinishReason, Request
+from services.core.request import Request
 from services.gateway import validation
-from services.gateway.answer import Answer, Delta
+from services.gateway.answer import Answer
 from services.gateway.ask import Ask, ChatPrompt, TextPrompt
-from services.gateway.attempt import Attempt
-from services.gateway.call import Caller, Done
+from services.gateway.call import Caller
 from services.gateway.live_request import LiveRequest
+from services.gateway.outlet import Outlet
+from services.gateway.pursuit import Pursuit
 from services.gateway.schedulers import Schedulers
 from services.gateway.served_model import ServedModel
 from services.gateway.settings import Settings
@@ -49,12 +50,12 @@ class Conversation:
 
     async def run(self, live: LiveRequest, caller: Caller) -> None:
         """Raises InvalidRequest and its kin, NoWorkers, WorkerLost, and whatever error the scheduler answers with."""
-        request, answer = await self._prepare(live, caller)
-        live.answer = answer
+        requests = await self._prepare(live, caller)
+        outlet = Outlet(self._process, live, caller)
+        pursuits = [Pursuit(self._process, self._schedulers, live, answer, outlet) for answer in live.answers]
+        live.stage = "wait"
         try:
-            while (reason := await self._attempt(live, request, answer, caller)) is None:
-                request = request.next_attempt(answer.emitted)
-            await self._finish(live, reason, answer, caller)
+            await _run_all(pursuits, requests)
         except BaseException as error:
             if live.stream_span:
                 self._process.telemetry.end(live.stream_span, error)
@@ -62,7 +63,8 @@ class Conversation:
         if live.stream_span:
             self._process.telemetry.end(live.stream_span)
 
-    async def _prepare(self, live: LiveRequest, caller: Caller) -> tuple[Request, Answer]:
+    async def _prepare(self, live: LiveRequest, caller: Caller) -> list[Request]:
+        """One request for each answer; the answers are then on `live`."""
         with self._process.telemetry.phase("gateway.tokenize", traceparent(live.span)) as span:
             await self._process.faults.pause("gateway.tokenize")
             ask = caller.ask()
@@ -72,9 +74,14 @@ class Conversation:
             terms = validation.Terms(key, seed, live.call.deadline)
             request = validation.request(ask, prompt, self._model, terms)
             span.set_attribute("diptych.prompt_tokens", len(prompt))
+        requests = [request.choice(index) for index in range(ask.n)]
+        live.begin(request, [self._answer(live, ask, each, index) for index, each in enumerate(requests)])
+        return requests
+
+    def _answer(self, live: LiveRequest, ask: Ask, request: Request, index: int) -> Answer:
         detokenizer = self._model.detokenizer(ask.prompt)
         transcript = Transcript(detokenizer, request.stopping.stop_ids, ask.stop)
-        return request, Answer(request, transcript, live.call.received_at)
+        return Answer(request, transcript, live.call.received_at, index)
 
     async def _tokenize(self, ask: Ask) -> tuple[int, ...]:
         if _characters(ask) <= INLINE_CHARACTERS:
@@ -82,86 +89,22 @@ class Conversation:
         async with self._long_prompts:
             return await asyncio.to_thread(self._model.tokenize, ask.prompt)
 
-    async def _attempt(
-        self, live: LiveRequest, request: Request, answer: Answer, caller: Caller
-    ) -> FinishReason | None:
-        """Why the answer is complete; None if another scheduler is to go on with it."""
-        live.request, live.stage = request, "wait"
-        with self._start(live, request) as attempt:
-            answer.started(time.monotonic())
-            try:
-                await self._follow(live, attempt, answer, caller)
-            except Draining:
-                answer.lost(request.key.attempt, "the scheduler was leaving", time.monotonic())
-            live.avoided.add(attempt.session.peer.incarnation)
-        return answer.reason
 
-    def _start(self, live: LiveRequest, request: Request) -> Attempt:
-        number = request.key.attempt
-        if number >= self._process.settings.max_attempts:
-            raise WorkerLost(f"{number} schedulers were lost while they held the request")
-        try:
-            return self._schedulers.start(request, traceparent(live.span), live.avoided)
-        except NoWorkers as error:
-            if number == 0:
-                raise
-            raise WorkerLost("the scheduler was lost and there is no other", retry_after=error.retry_after) from None
-
-    async def _follow(self, live: LiveRequest, attempt: Attempt, answer: Answer, caller: Caller) -> None:
-        """Sends on what comes, until the answer is complete or the session is gone."""
-        was_told = False
-        while answer.reason is None:
-            arrivals = await attempt.arrivals()
-            if not arrivals:
-                answer.lost(attempt.key.attempt, "the scheduler was lost", time.monotonic())
-                return
-            self._mark_streaming(live)
-            for arrival in arrivals:
-                answer.take(arrival.event, arrival.at)
-            if answer.stopped_at is not None and answer.reason is None and not was_told:
-                attempt.finish(answer.stopped_at)
-                was_told = True
-            if answer.reason is None:
-                await self._send(live, answer.take_delta(), caller)
-
-    async def _send(self, live: LiveRequest, delta: Delta, caller: Caller) -> None:
-        if not delta.text and not delta.token_ids:
-            return
-        async with _patience(self._process.settings.slow_client_seconds):
-            await caller.send(delta)
-        self._note_text(live, delta)
-
-    async def _finish(self, live: LiveRequest, reason: FinishReason, answer: Answer, caller: Caller) -> None:
-        await self._process.faults.pause("gateway.stream")
-        delta = answer.take_delta()
-        closing = live.close(time.monotonic())
-        # What was held back until the end may have completed a stop string.
-        done = Done(live.head, answer.reason or reason, answer.usage, closing, answer.seed)
-        async with _patience(self._process.settings.slow_client_seconds):
-            await caller.finish(delta, done)
-        self._note_text(live, delta)
-
-    def _mark_streaming(self, live: LiveRequest) -> None:
-        live.stage = "stream"
-        if live.stream_span is None:
-            live.stream_span = self._process.telemetry.start("gateway.stream", traceparent(live.span))
-
-    def _note_text(self, live: LiveRequest, delta: Delta) -> None:
-        """Time to first token is taken when the first text has left."""
-        if delta.text and live.first_text_at is None:
-            live.first_text_at = time.monotonic()
-            seconds = live.first_text_at - live.call.received_at
-            self._process.metrics.observe("diptych_time_to_first_token_seconds", seconds)
-
-
-@asynccontextmanager
-async def _patience(seconds: float) -> AsyncIterator[None]:
-    """Around a send: a client that does not read is cut."""
+async def _run_all(pursuits: Sequence[Pursuit], requests: Sequence[Request]) -> None:
+    """Raises what the first of them to fail raised; the others are cancelled by then."""
+    first, others = pursuits[0], pursuits[1:]
+    if not others:
+        return await first.run(requests[0])
+    for other in others:
+        other.answer.held(time.monotonic())
     try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError:
-        raise DeadlinePassed(f"the client did not read its answer for {seconds:g} s") from None
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(first.run(requests[0]), name="answer-0")
+            await first.has_prompt.wait()
+            for index, other in enumerate(others, 1):
+                tasks.create_task(other.run(requests[index]), name=f"answer-{index}")
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
 
 
 def _characters(ask: Ask) -> int:

@@ -30,10 +30,11 @@ class Generations:
         self, process: Process[Settings], model: ServedModel, schedulers: Schedulers, records: Records
     ) -> None:
         self._process = process
-        self._model = model
+        self.model = model
         self._schedulers = schedulers
         self._records = records
-        self.limits = Limits(messages=process.settings.max_messages, stops=process.settings.max_stops)
+        settings = process.settings
+        self.limits = Limits(messages=settings.max_messages, stops=settings.max_stops, answers=settings.max_answers)
         self._conversation = Conversation(process, model, schedulers, self.limits)
         self._live: dict[RequestId, LiveRequest] = {}
         self._idle = asyncio.Event()
@@ -98,7 +99,7 @@ class Generations:
             attributes["diptych.client_request_id"] = call.client_request_id
         telemetry = self._process.telemetry
         span = telemetry.start("gateway.request", call.traceparent, kind=SpanKind.SERVER, attributes=attributes)
-        live = LiveRequest(call, Head(request_id, trace_id(span), self._model.name), span)
+        live = LiveRequest(call, Head(request_id, trace_id(span), self.model.name), span)
         self._live[request_id] = live
         self._idle.clear()
         return live

@@ -2,6 +2,7 @@
 
 from services.core.errors import InvalidRequest
 from services.core.ledger import Segment
+from services.core.plan import TokenLogprobs
 from services.core.request import FinishReason
 from services.gateway.answer import Decision, Delta, Usage
 from services.gateway.ask import Ask, ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
@@ -27,6 +28,12 @@ def ask_from_pb(request: inference_pb2.GenerateRequest) -> Ask:
         top_p=sampling.top_p if sampling.HasField("top_p") else 1.0,
         min_p=sampling.min_p,
         seed=sampling.seed if sampling.HasField("seed") else None,
+        repetition_penalty=sampling.repetition_penalty if sampling.HasField("repetition_penalty") else 1.0,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        logit_bias=tuple(sampling.logit_bias.items()),
+        logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
+        n=request.n if request.HasField("n") else 1,
         max_tokens=stopping.max_tokens if stopping.HasField("max_tokens") else None,
         min_tokens=stopping.min_tokens,
         stop=tuple(stopping.stop),
@@ -48,12 +55,27 @@ def _prompt(request: inference_pb2.GenerateRequest) -> Prompt:
             raise InvalidRequest("one of text, chat and token_ids must be set", field="prompt")
 
 
-def response_to_pb(delta: Delta) -> inference_pb2.GenerateResponse:
-    return inference_pb2.GenerateResponse(text=delta.text, token_ids=delta.token_ids)
+def response_to_pb(delta: Delta, model: ServedModel) -> inference_pb2.GenerateResponse:
+    return inference_pb2.GenerateResponse(
+        text=delta.text,
+        token_ids=delta.token_ids,
+        index=delta.index,
+        logprobs=[
+            _logprobs(token, logprobs, model) for token, logprobs in zip(delta.token_ids, delta.logprobs, strict=False)
+        ],
+        finish_reason=_REASONS[delta.reason] if delta.reason else inference_pb2.FINISH_REASON_UNSPECIFIED,
+    )
 
 
-def last_response_to_pb(delta: Delta, done: Done) -> inference_pb2.GenerateResponse:
-    response = response_to_pb(delta)
+def _logprobs(token: int, logprobs: TokenLogprobs, model: ServedModel) -> inference_pb2.Logprobs:
+    def one(token: int, logprob: float) -> inference_pb2.TokenLogprob:
+        return inference_pb2.TokenLogprob(token_id=token, logprob=logprob, bytes=model.token_bytes(token))
+
+    return inference_pb2.Logprobs(drawn=one(token, logprobs.logprob), top=[one(*each) for each in logprobs.top])
+
+
+def last_response_to_pb(delta: Delta, done: Done, model: ServedModel) -> inference_pb2.GenerateResponse:
+    response = response_to_pb(delta, model)
     response.done.CopyFrom(
         inference_pb2.Done(
             finish_reason=_REASONS[done.reason],
@@ -105,4 +127,5 @@ def _decision(decision: Decision) -> inference_pb2.Decision:
         decode=decision.decode,
         kvstore=decision.kvstore,
         why=decision.why,
+        index=decision.index,
     )

@@ -1,4 +1,4 @@
-"""One answer over HTTP: a JSON body in, OpenAI's JSON out, whole or as server-sent events."""
+"""One request over HTTP: a JSON body in, OpenAI's JSON out, whole or as server-sent events."""
 
 import asyncio
 import time
@@ -15,7 +15,8 @@ from services.gateway.http_body import BodyTooLarge, ClientLeft, discard_body, r
 from services.gateway.http_reply import HttpReply
 from services.gateway.json_fields import parsed
 from services.gateway.openai_ask import Form, chat_ask, completion_ask, form_of
-from services.gateway.openai_reply import STREAM_END, Shapes, error_body, event
+from services.gateway.openai_logprobs import Json, LogprobShapes
+from services.gateway.openai_reply import STREAM_END, Choice, Shapes, error_body, event
 from services.gateway.validation import Limits
 from services.runtime.edge import opaque
 
@@ -51,7 +52,9 @@ class Answering:
         try:
             async with self._generations.taken_up(call) as live:
                 reply.add_headers(_head_headers(live.head, call))
-                caller = HttpCaller(body, live.head, reply, self._generations.limits, is_chat=self._is_chat)
+                logprobs = LogprobShapes(self._generations.model)
+                shapes = Shapes(live.head, int(time.time()), logprobs, is_chat=self._is_chat)
+                caller = HttpCaller(body, reply, shapes, self._generations.limits, is_chat=self._is_chat)
                 await self._generations.answer(live, caller)
         except DiptychError as error:
             await _refuse(reply, error)
@@ -67,45 +70,61 @@ async def _refuse(reply: HttpReply, error: DiptychError) -> None:
 
 
 class HttpCaller:
-    """The client's side of one answer."""
+    """The client's side of one request."""
 
-    def __init__(self, body: bytes, head: Head, reply: HttpReply, limits: Limits, *, is_chat: bool) -> None:
+    def __init__(self, body: bytes, reply: HttpReply, shapes: Shapes, limits: Limits, *, is_chat: bool) -> None:
         self._body = body
         self._is_chat = is_chat
         self._limits = limits
         self._reply = reply
+        self._shapes = shapes
         self._form = Form()
-        self._shapes = Shapes(head, int(time.time()), is_chat=is_chat)
-        self._texts: list[str] = []
+        self._with_logprobs = False
+        self._choices: dict[int, Choice] = {}
+        """What is collected; of a stream only which answers have begun."""
 
     def ask(self) -> Ask:
         body = parsed(self._body)
         self._body = b""
         self._form = form_of(body)
-        return chat_ask(body, self._limits) if self._is_chat else completion_ask(body)
+        ask = chat_ask(body, self._limits) if self._is_chat else completion_ask(body)
+        self._with_logprobs = ask.logprobs is not None
+        return ask
 
     async def send(self, delta: Delta) -> None:
         if not self._form.is_stream:
-            self._texts.append(delta.text)
-        elif raw := await self._text_events(delta.text):
-            await self._reply.push(raw, more=True)
+            self._choices.setdefault(delta.index, Choice()).add(delta)
+            return
+        chunks = self._chunks(delta)
+        if delta.reason is not None:
+            chunks.append(self._shapes.ending(delta.index, delta.reason))
+        if chunks:
+            await self._push(chunks)
 
     async def finish(self, delta: Delta, done: Done) -> None:
         if not self._form.is_stream:
-            text = "".join(self._texts) + delta.text
-            await self._reply.whole(200, self._shapes.whole(text, done), [])
+            await self.send(delta)
+            body = self._shapes.whole(self._choices, done, with_logprobs=self._with_logprobs)
+            await self._reply.whole(200, body, [])
             return
-        raw = await self._text_events(delta.text)
-        closing = self._shapes.closing(done, with_usage=self._form.with_usage)
-        await self._reply.push(raw + b"".join(map(event, closing)) + STREAM_END, more=False)
+        ending = self._shapes.ending(delta.index, done.reason)
+        closing = self._shapes.closing(ending, done, with_usage=self._form.with_usage)
+        await self._push(self._chunks(delta) + closing, is_last=True)
 
-    async def _text_events(self, text: str) -> bytes:
-        """Events for `text`; the first call begins the response."""
-        chunks = [self._shapes.text(text)] if text else []
+    def _chunks(self, delta: Delta) -> list[Json]:
+        """Chunks for what has come; those of an answer begin with its opening."""
+        chunks = self._shapes.text(delta)
+        if delta.index not in self._choices:
+            self._choices[delta.index] = Choice()
+            chunks = self._shapes.opening(delta.index) + chunks
+        return chunks
+
+    async def _push(self, chunks: list[Json], *, is_last: bool = False) -> None:
+        """The first chunks begin the response."""
         if not self._reply.has_begun:
             await self._reply.begin_events()
-            chunks = self._shapes.opening() + chunks
-        return b"".join(map(event, chunks))
+        raw = b"".join(map(event, chunks))
+        await self._reply.push(raw + STREAM_END if is_last else raw, more=not is_last)
 
 
 def _call_of(scope: Scope, received_at: float, *, is_chat: bool) -> Call:

@@ -5,7 +5,8 @@ import math
 from starlette.types import Send
 
 from services.core.errors import DiptychError
-from services.gateway.openai_reply import Json, encoded, error_body, event, status_of
+from services.gateway.openai_logprobs import Json
+from services.gateway.openai_reply import encoded, error_body, event, status_of
 
 Headers = list[tuple[bytes, bytes]]
 

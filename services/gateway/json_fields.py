@@ -9,6 +9,8 @@ from services.core.errors import InvalidRequest
 
 Json = Mapping[str, object]
 
+MAX_ID_DIGITS = 10
+
 
 def parsed(body: bytes) -> Json:
     """The object in `body`. Raises InvalidRequest if it is not one, is not UTF-8, or nests too deep."""
@@ -85,6 +87,19 @@ class Fields:
         """A list of whole numbers; empty if absent."""
         value = self._values.get(name)
         return () if value is None else tuple(whole(item, name) for item in listed(value, name))
+
+    def numbers_by_id(self, name: str) -> tuple[tuple[int, float], ...]:
+        """An object from token ids, which JSON writes as strings, to numbers; empty if absent."""
+        found: dict[int, float] = {}
+        for key in (entries := self.nested(name))._values:
+            if not (key.isascii() and key.isdigit() and len(key) <= MAX_ID_DIGITS):
+                raise InvalidRequest(f"{name} must be an object from token ids to numbers", field=name)
+            try:
+                found[int(key)] = entries.number(key, 0.0)
+            except InvalidRequest:
+                # The client's key is its own text, and no field of ours.
+                raise InvalidRequest(f"every value of {name} must be a number", field=name) from None
+        return tuple(found.items())
 
     def nested(self, name: str) -> "Fields":
         """An object; an empty one if absent."""

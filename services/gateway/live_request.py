@@ -1,7 +1,8 @@
-"""One request while the gateway works on it: its span, its answer, and what is told of it at the end."""
+"""One request while the gateway works on it: its span, its answers, and what is told of it at the end."""
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import grpc
@@ -9,7 +10,7 @@ from opentelemetry.trace import Span
 
 from services.core.errors import DeadlinePassed, DiptychError, InternalError
 from services.core.request import Request
-from services.gateway.answer import Answer, Closing, Usage
+from services.gateway.answer import Answer, Closing, Usage, total_usage
 from services.gateway.call import Call, Head
 from services.gateway.records import Record
 from services.pb import operations_pb2
@@ -39,8 +40,13 @@ class LiveRequest:
     stage: str = "tokenize"
     """tokenize, wait or stream."""
     request: Request | None = None
-    """The current attempt, once there is one."""
-    answer: Answer | None = None
+    """What the first answer was asked with, once it is known."""
+    answers: Sequence[Answer] = ()
+    """By index."""
+    account: Answer | None = None
+    """Whose ledger tells the request's time: the answer that ended last, or failed; the first until then."""
+    attempt: int = 0
+    """The highest number of an attempt at any answer."""
     closing: Closing | None = None
     stream_span: Span | None = None
     """From the first event to the last message."""
@@ -48,18 +54,32 @@ class LiveRequest:
     avoided: set[str] = field(default_factory=set)
     """Incarnations of schedulers that were lost or are leaving."""
 
+    def begin(self, request: Request, answers: Sequence[Answer]) -> None:
+        """What is asked for is known."""
+        self.request = request
+        self.answers = answers
+        self.account = answers[0]
+
+    def note_attempt(self, number: int) -> None:
+        self.attempt = max(self.attempt, number)
+
+    @property
+    def usage(self) -> Usage:
+        """Of all answers."""
+        return total_usage(self.answers)
+
     def close(self, now: float) -> Closing:
         """The ledger, closed at the first call."""
         if self.closing is None:
             total = now - self.call.received_at
             unaccounted = Closing((), total, total)
-            self.closing = self.answer.closed(now) if self.answer else unaccounted
+            self.closing = self.account.closed(now) if self.account else unaccounted
         return self.closing
 
     def outcome(self, error: BaseException | None) -> str:
         """A finish reason, `cancelled`, or the name of an error."""
-        if error is None and self.answer and self.answer.reason:
-            return self.answer.reason.value
+        if error is None and self.account and self.account.reason:
+            return self.account.reason.value
         if isinstance(error, DiptychError):
             return error.reason
         if isinstance(error, asyncio.CancelledError | grpc.aio.UsageError):
@@ -71,14 +91,13 @@ class LiveRequest:
         return deadline is not None and time.monotonic() >= deadline - DEADLINE_LEEWAY
 
     def record(self, outcome: str, now: float) -> Record:
-        answer = self.answer
         return Record(
             request_id=self.head.request_id,
             trace_id=self.head.trace_id,
             outcome=outcome,
-            usage=answer.usage if answer else Usage(0, 0, 0),
+            usage=self.usage,
             closing=self.close(now),
-            decisions=tuple(answer.decisions) if answer else (),
+            decisions=tuple(decision for answer in self.answers for decision in answer.decisions),
         )
 
     def describe(self, outcome: str) -> None:
@@ -91,24 +110,25 @@ class LiveRequest:
             self.span.set_attribute("gen_ai.request.temperature", sampling.temperature)
             self.span.set_attribute("gen_ai.request.top_p", sampling.top_p)
             self.span.set_attribute("gen_ai.request.seed", sampling.seed)
-        if self.answer is not None:
-            usage = self.answer.usage
+            self.span.set_attribute("gen_ai.request.choice.count", len(self.answers))
+        if self.answers:
+            usage = self.usage
             self.span.set_attribute("gen_ai.usage.input_tokens", usage.prompt_tokens)
             self.span.set_attribute("gen_ai.usage.output_tokens", usage.completion_tokens)
             if self.first_text_at is not None:
                 first = self.first_text_at - self.call.received_at
                 self.span.set_attribute("gen_ai.response.time_to_first_chunk", first)
-            if self.answer.reason:
-                self.span.set_attribute("gen_ai.response.finish_reasons", [self.answer.reason.value])
+            if reasons := [answer.reason.value for answer in self.answers if answer.reason]:
+                self.span.set_attribute("gen_ai.response.finish_reasons", reasons)
 
     def holding(self, now: float) -> operations_pb2.Holding:
         """For Audit."""
         return operations_pb2.Holding(
             kind="request",
             request_id=self.head.request_id,
-            attempt=self.request.key.attempt if self.request else 0,
+            attempt=self.attempt,
             age_seconds=now - self.call.received_at,
-            count=self.answer.usage.completion_tokens if self.answer else 0,
+            count=self.usage.completion_tokens,
             state=self.stage,
         )
 

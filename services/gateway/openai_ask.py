@@ -1,10 +1,10 @@
 """OpenAI's request bodies as an `Ask`. What we do not do is refused by name, unless it asks for nothing.
 
-Field names are OpenAI's; `top_k`, `min_p`, `min_tokens`, `ignore_eos` and `stop_token_ids` are taken beside them under
-the names that other servers gave them.
+Field names are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos` and `stop_token_ids` are
+taken beside them under the names that other servers gave them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.core.errors import InvalidRequest
 from services.gateway.ask import Ask, ChatMessage, ChatPrompt, Prompt, TextPrompt, TokenPrompt
@@ -14,16 +14,12 @@ from services.gateway.validation import Limits
 COMPLETION_MAX_TOKENS = 16
 """What OpenAI's completions take when `max_tokens` is absent; chat takes what the context has room for."""
 
+COMPLETION_LOGPROBS = 5
+"""The most that OpenAI's completions report beside the drawn token; chat reports up to `Ask.max_logprobs`."""
+
 _ASKS_FOR_NOTHING: dict[str, tuple[object, ...]] = {
-    "n": (1,),
     "best_of": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "prompt_logprobs": (0,),
-    "logit_bias": ({},),
-    "presence_penalty": (0, 0.0),
-    "frequency_penalty": (0, 0.0),
-    "repetition_penalty": (1, 1.0),
     "length_penalty": (1, 1.0),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -67,13 +63,17 @@ def chat_ask(body: Json, limits: Limits) -> Ask:
     # Counted before any is read, so that a body of many small wrong entries costs nothing.
     if len(entries) > limits.messages:
         raise InvalidRequest(f"messages may have at most {limits.messages} entries", field="messages")
-    return _ask(fields, ChatPrompt(tuple(_message(entry) for entry in entries)), None)
+    ask = _ask(fields, ChatPrompt(tuple(_message(entry) for entry in entries)), None)
+    logprobs = _chat_logprobs(fields)
+    return ask if logprobs is None else replace(ask, logprobs=logprobs, logprobs_field="top_logprobs")
 
 
 def completion_ask(body: Json) -> Ask:
     """A body of /v1/completions. Raises InvalidRequest."""
     fields = Fields(body)
-    return _ask(fields, _prompt(fields.get("prompt")), COMPLETION_MAX_TOKENS)
+    ask = _ask(fields, _prompt(fields.get("prompt")), COMPLETION_MAX_TOKENS)
+    logprobs = fields.count("logprobs")
+    return ask if logprobs is None else replace(ask, logprobs=logprobs, max_logprobs=COMPLETION_LOGPROBS)
 
 
 def _ask(fields: Fields, prompt: Prompt, max_tokens: int | None) -> Ask:
@@ -81,6 +81,7 @@ def _ask(fields: Fields, prompt: Prompt, max_tokens: int | None) -> Ask:
     name = "max_completion_tokens" if fields.has("max_completion_tokens") else "max_tokens"
     asked_tokens = fields.count(name)
     top_k = fields.count("top_k") or 0
+    answers = fields.count("n")
     return Ask(
         prompt=prompt,
         model=fields.text("model", ""),
@@ -89,6 +90,11 @@ def _ask(fields: Fields, prompt: Prompt, max_tokens: int | None) -> Ask:
         top_p=fields.number("top_p", 1.0),
         min_p=fields.number("min_p", 0.0),
         seed=fields.count("seed"),
+        repetition_penalty=fields.number("repetition_penalty", 1.0),
+        presence_penalty=fields.number("presence_penalty", 0.0),
+        frequency_penalty=fields.number("frequency_penalty", 0.0),
+        logit_bias=fields.numbers_by_id("logit_bias"),
+        n=1 if answers is None else answers,
         max_tokens=max_tokens if asked_tokens is None else asked_tokens,
         max_tokens_field=name,
         min_tokens=fields.count("min_tokens") or 0,
@@ -98,10 +104,19 @@ def _ask(fields: Fields, prompt: Prompt, max_tokens: int | None) -> Ask:
     )
 
 
+def _chat_logprobs(fields: Fields) -> int | None:
+    most = fields.count("top_logprobs")
+    if fields.flag("logprobs"):
+        return most or 0
+    if most:
+        raise InvalidRequest("top_logprobs needs logprobs to be true", field="top_logprobs")
+    return None
+
+
 def _refuse_unsupported(fields: Fields) -> None:
     for name, harmless in _ASKS_FOR_NOTHING.items():
         value = fields.get(name)
-        # Compared with types: False and 0 are equal, and for logprobs they are not the same.
+        # Compared with types: False and 0 are equal, and one of them may be of the wrong type.
         if value is not None and not any(type(value) is type(one) and value == one for one in harmless):
             raise InvalidRequest(f"{name} is not supported here", field=name)
 

@@ -1,15 +1,17 @@
 """Answers and errors in OpenAI's JSON. Only shapes; decides nothing."""
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from services.core import errors
 from services.core.errors import DiptychError
-from services.gateway.answer import Usage
+from services.core.request import FinishReason
+from services.gateway.answer import Delta, Usage
 from services.gateway.call import Done, Head
+from services.gateway.openai_logprobs import Json, LogprobShapes
 from services.gateway.served_model import ServedModel
-
-Json = dict[str, Any]
+from services.gateway.transcript import ShownToken
 
 STREAM_END = b"data: [DONE]\n\n"
 
@@ -57,44 +59,75 @@ def event(body: Json) -> bytes:
     return b"data: " + encoded(body) + b"\n\n"
 
 
-class Shapes:
-    """The bodies of one answer: chat or completion."""
+@dataclass(slots=True)
+class Choice:
+    """One answer as far as it is collected, for a reply that is not streamed."""
 
-    def __init__(self, head: Head, created: int, *, is_chat: bool) -> None:
+    texts: list[str] = field(default_factory=list)
+    shown: list[ShownToken] = field(default_factory=list)
+    reason: FinishReason | None = None
+
+    def add(self, delta: Delta) -> None:
+        self.texts.append(delta.text)
+        self.shown.extend(delta.shown)
+        self.reason = delta.reason
+
+
+class Shapes:
+    """The bodies of one reply: chat or completion."""
+
+    def __init__(self, head: Head, created: int, logprobs: LogprobShapes, *, is_chat: bool) -> None:
         """`created` is in seconds since 1970."""
         self._is_chat = is_chat
+        self._logprobs = logprobs.chat if is_chat else logprobs.completion
         prefix, kind = ("chatcmpl", "chat.completion") if is_chat else ("cmpl", "text_completion")
         chunk_kind = "chat.completion.chunk" if is_chat else kind
         self._whole = {"id": f"{prefix}-{head.request_id}", "object": kind, "created": created, "model": head.model}
         self._chunk = {**self._whole, "object": chunk_kind}
 
-    def opening(self) -> list[Json]:
-        """Chunks before the first text."""
-        return [self._chunk_of(delta={"role": "assistant", "content": ""})] if self._is_chat else []
+    def opening(self, index: int) -> list[Json]:
+        """Chunks before the first text of an answer."""
+        return [self._chunk_of(index, delta={"role": "assistant", "content": ""})] if self._is_chat else []
 
-    def text(self, text: str) -> Json:
-        return self._chunk_of(delta={"content": text}) if self._is_chat else self._chunk_of(text=text)
+    def text(self, delta: Delta) -> list[Json]:
+        """The chunk for what has come, if anything of it is shown."""
+        if not (delta.text or delta.shown):
+            return []
+        content: Json = {"delta": {"content": delta.text}} if self._is_chat else {"text": delta.text}
+        logprobs = self._logprobs(delta.shown) if delta.shown else None
+        return [self._chunk_of(delta.index, logprobs=logprobs, **content)]
 
-    def closing(self, done: Done, *, with_usage: bool) -> list[Json]:
-        """The terminal chunk, and one more with the usage if that was asked for. The last carries the ledger."""
+    def ending(self, index: int, reason: FinishReason) -> Json:
+        """The last chunk of an answer."""
         empty: Json = {"delta": {}} if self._is_chat else {"text": ""}
-        chunks = [self._chunk_of(done.reason.value, **empty)]
+        return self._chunk_of(index, reason.value, **empty)
+
+    def closing(self, ending: Json, done: Done, *, with_usage: bool) -> list[Json]:
+        """`ending`, and one more chunk with the usage if that was asked for. The last carries the ledger."""
+        chunks = [ending]
         if with_usage:
             chunks.append({**self._chunk, "choices": [], "usage": _usage(done.usage)})
         chunks[-1]["diptych"] = _ledger(done)
         return chunks
 
-    def whole(self, text: str, done: Done) -> Json:
-        """The body of an answer that is not streamed."""
-        choice: Json = {"index": 0, "finish_reason": done.reason.value, "logprobs": None}
-        if self._is_chat:
-            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
-        else:
-            choice["text"] = text
-        return {**self._whole, "choices": [choice], "usage": _usage(done.usage), "diptych": _ledger(done)}
+    def whole(self, choices: Mapping[int, Choice], done: Done, *, with_logprobs: bool) -> Json:
+        """The body of a reply that is not streamed; `choices` by index."""
+        listed = [self._choice(index, choices[index], with_logprobs) for index in sorted(choices)]
+        return {**self._whole, "choices": listed, "usage": _usage(done.usage), "diptych": _ledger(done)}
 
-    def _chunk_of(self, finish_reason: str | None = None, **content: object) -> Json:
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
+    def _choice(self, index: int, choice: Choice, with_logprobs: bool) -> Json:
+        logprobs = self._logprobs(choice.shown) if with_logprobs else None
+        reason = choice.reason.value if choice.reason else None
+        body: Json = {"index": index, "finish_reason": reason, "logprobs": logprobs}
+        text = "".join(choice.texts)
+        if self._is_chat:
+            return {**body, "message": {"role": "assistant", "content": text, "refusal": None}}
+        return {**body, "text": text}
+
+    def _chunk_of(
+        self, index: int, finish_reason: str | None = None, logprobs: Json | None = None, **content: object
+    ) -> Json:
+        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
         return {**self._chunk, "choices": [choice]}
 
 

@@ -1,7 +1,7 @@
 """The model as the gateway sees it: names, limits, and text to tokens and back. Knows no weights."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from services.core.errors import InvalidRequest
 from services.gateway.ask import ChatPrompt, Prompt, TextPrompt
@@ -27,6 +27,8 @@ class ServedModel:
     """Through the chat template. Raises InvalidRequest if there is none, or if it refuses the messages."""
     token_bytes: Callable[[int], bytes]
     """What a token adds to the text; nothing for a special token or an id without one."""
+    controls: Mapping[int, str] = field(default_factory=dict)
+    """Names of control tokens, which add nothing to a text."""
     longest_token: int = 0
     """Bytes of the longest token; 0 if that is not known."""
     drops_first_space: bool = False
@@ -82,6 +84,7 @@ def served(prepared: PreparedModel) -> ServedModel:
         encode_text=encode_text,
         encode_chat=encode_turns,
         token_bytes=tokenizer.token_bytes,
+        controls=tokenizer.specials,
         longest_token=max((len(tokenizer.token_bytes(token)) for token in range(tokenizer.size)), default=0),
         drops_first_space=tokenizer.drops_first_space,
     )

@@ -33,7 +33,7 @@ class Inference(inference_pb2_grpc.InferenceServicer):
         call = call_of(request, context, time.monotonic())
         async with self._generations.taken_up(call) as live:
             await context.send_initial_metadata(_head_metadata(live.head, call))
-            await self._generations.answer(live, GrpcCaller(request, context))
+            await self._generations.answer(live, GrpcCaller(request, context, self._model))
 
     def register(self, server: grpc.aio.Server) -> None:
         inference_pb2_grpc.add_InferenceServicer_to_server(self, server)
@@ -52,18 +52,19 @@ class Inference(inference_pb2_grpc.InferenceServicer):
 class GrpcCaller:
     """The client's side of one Generate."""
 
-    def __init__(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
+    def __init__(self, request: inference_pb2.GenerateRequest, context: Context, model: ServedModel) -> None:
         self._request = request
         self._context = context
+        self._model = model
 
     def ask(self) -> Ask:
         return ask_from_pb(self._request)
 
     async def send(self, delta: Delta) -> None:
-        await self._context.write(response_to_pb(delta))
+        await self._context.write(response_to_pb(delta, self._model))
 
     async def finish(self, delta: Delta, done: Done) -> None:
-        await self._context.write(last_response_to_pb(delta, done))
+        await self._context.write(last_response_to_pb(delta, done, self._model))
 
 
 def call_of(request: inference_pb2.GenerateRequest, context: Context, now: float) -> Call:

@@ -25,6 +25,8 @@ class Settings(ServiceSettings):
     """Most messages of one chat."""
     max_stops: int = Field(default=16, ge=0)
     """Most stop strings of one request."""
+    max_answers: int = Field(default=16, ge=1)
+    """Most answers to one prompt (`n`)."""
     slow_client_seconds: float = Field(default=30.0, gt=0)
     """A client that does not read for so long is cut."""
     max_attempts: int = Field(default=3, ge=1)

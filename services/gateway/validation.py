@@ -26,7 +26,9 @@ class Limits:
     stops: int = 16
     stop_characters: int = 256
     stop_token_ids: int = 128
+    logit_biases: int = 1024
     temperature: float = 100.0
+    answers: int = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,9 @@ def check(ask: Ask, model: ServedModel, limits: Limits) -> None:
     if ask.model not in ("", model.name):
         raise UnknownModel("this model is not served here", field="model")
     _check_prompt(ask, model, limits)
+    _count("n", ask.n, 1, limits.answers)
     _check_sampling(ask, limits)
+    _check_edits(ask, model, limits)
     _check_stopping(ask, model, limits)
 
 
@@ -74,6 +78,11 @@ def request(ask: Ask, prompt: Sequence[int], model: ServedModel, terms: Terms) -
             top_p=ask.top_p,
             min_p=ask.min_p,
             seed=terms.seed if ask.seed is None else ask.seed,
+            repetition_penalty=ask.repetition_penalty,
+            presence_penalty=ask.presence_penalty,
+            frequency_penalty=ask.frequency_penalty,
+            logit_bias=tuple(sorted(ask.logit_bias)),
+            logprobs=ask.logprobs,
         ),
         stopping=Stopping(
             max_tokens=max_tokens,
@@ -124,6 +133,20 @@ def _check_sampling(ask: Ask, limits: Limits) -> None:
     _count("top_k", ask.top_k, 0, INT32_MAX)
     if ask.seed is not None:
         _count("seed", ask.seed, -INT64_MAX - 1, INT64_MAX)
+    if ask.logprobs is not None:
+        _count(ask.logprobs_field, ask.logprobs, 0, ask.max_logprobs)
+
+
+def _check_edits(ask: Ask, model: ServedModel, limits: Limits) -> None:
+    """What changes logits. The bounds also keep them finite."""
+    _number("repetition_penalty", ask.repetition_penalty, 0.01, 100.0)
+    _number("presence_penalty", ask.presence_penalty, -2.0, 2.0)
+    _number("frequency_penalty", ask.frequency_penalty, -2.0, 2.0)
+    if len(ask.logit_bias) > limits.logit_biases:
+        raise InvalidRequest(f"logit_bias may have at most {limits.logit_biases} entries", field="logit_bias")
+    _known_ids(tuple(token for token, _ in ask.logit_bias), "logit_bias", model)
+    for _, bias in ask.logit_bias:
+        _number("logit_bias", bias, -100.0, 100.0)
 
 
 def _check_stopping(ask: Ask, model: ServedModel, limits: Limits) -> None:

@@ -30,6 +30,13 @@ class Fields:
             raise ModelError(f"{self.origin}: {name} must be a positive whole number")
         return value
 
+    def whole(self, name: str, default: int | None = None) -> int:
+        """A whole number of at least 0."""
+        value = self._present(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ModelError(f"{self.origin}: {name} must be a whole number")
+        return value
+
     def number(self, name: str, default: float | None = None) -> float:
         """A finite number above 0."""
         value = self._present(name, default)

@@ -15,7 +15,7 @@ from services.modelfiles.fields import Fields, read_json, read_json_if_present
 from services.modelfiles.hf_config import config_from_hf
 from services.modelfiles.safetensors_file import open_safetensors
 from services.modelfiles.source import ModelSource
-from services.modelfiles.tensors import LazyTensor
+from services.modelfiles.stored_tensor import LazyTensor
 from services.modelfiles.vocabulary import Vocabulary, end_of_turn_ids
 
 CONFIG = "config.json"

@@ -20,7 +20,7 @@ WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 
-FORMAT = 1
+FORMAT = 2
 """Counts the forms of a prepared directory; one of another form is prepared again."""
 
 _HASHED_AT_ONCE = 1 << 20

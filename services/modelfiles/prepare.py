@@ -96,7 +96,7 @@ def _replace(target: Path, source: Path, progress: Progress) -> None:
 def _write(directory: Path, name: str, model: ModelSource, progress: Progress) -> None:
     tensors = checked_tensors(model.config, model.tensors)
     Tokenizer(model.tokenizer_json)
-    progress(f"writing {len(tensors)} tensors as float32")
+    progress(f"writing {len(tensors)} tensors")
     digest = write_safetensors(directory / WEIGHTS, tensors)
     files = {WEIGHTS: StoredFile((directory / WEIGHTS).stat().st_size, digest)}
     texts = {TOKENIZER: model.tokenizer_json, CHAT_TEMPLATE: model.chat_template}

@@ -1,7 +1,7 @@
 """A prepared model: the only form in which gateway and workers open one.
 
     manifest.json         name, digest, configuration, vocabulary; size and hash of the files below
-    weights.safetensors   every tensor under Hugging Face's name, float32
+    weights.safetensors   every tensor under Hugging Face's name, in the form its source has it in
     tokenizer.json
     chat_template.jinja   if the model has one
 
@@ -14,6 +14,7 @@ from typing import Self
 
 from services.core.model_config import ModelConfig
 from services.modelfiles.chat_template import ChatTemplate
+from services.modelfiles.ggml_blocks import Floats
 from services.modelfiles.manifest import (
     CHAT_TEMPLATE,
     TOKENIZER,
@@ -24,7 +25,8 @@ from services.modelfiles.manifest import (
     read_manifest,
 )
 from services.modelfiles.safetensors_file import open_safetensors
-from services.modelfiles.tensors import Floats, checked_tensors
+from services.modelfiles.stored_tensor import StoredTensor
+from services.modelfiles.tensors import checked_tensors
 from services.modelfiles.tokenizer import Tokenizer
 
 
@@ -70,9 +72,13 @@ class PreparedModel:
         return self.manifest.vocabulary.add_bos
 
     def open_weights(self) -> dict[str, Floats]:
+        """As `open_tensors`, everything as float32: what is stored as float32 is a view, all else is computed."""
+        return {name: tensor.floats() for name, tensor in self.open_tensors().items()}
+
+    def open_tensors(self) -> dict[str, StoredTensor]:
         """Every tensor of the model and no other, by Hugging Face's names, as views of the mapped file.
 
-        The views are copy-on-write: torch may wrap them without a copy, and processes share the pages. Raises
+        The views of floats are copy-on-write: torch may wrap them without a copy. Processes share the pages. Raises
         `ModelError` naming a tensor that is missing, left over or of another shape.
         """
         stored = open_safetensors(self.directory / WEIGHTS)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from services.core.model_config import ModelConfig
-from services.modelfiles.tensors import LazyTensor
+from services.modelfiles.stored_tensor import LazyTensor
 from services.modelfiles.vocabulary import Vocabulary
 
 

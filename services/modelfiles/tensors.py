@@ -4,18 +4,13 @@ A weight that is missing would stay uninitialized, and one that is left over mea
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from services.core.model_config import ModelConfig
 from services.modelfiles.errors import ModelError
-
-Floats: TypeAlias = npt.NDArray[np.float32]
-Shape: TypeAlias = tuple[int, ...]
+from services.modelfiles.stored_tensor import LazyTensor, Shape
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -24,15 +19,6 @@ _DERIVED = re.compile(r"(model\.layers\.\d+\.self_attn|model)\.rotary_emb\.inv_f
 """Written by old checkpoints; computed from the configuration."""
 
 _NAMED_IN_ERRORS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class LazyTensor:
-    """A tensor that is read when asked for, so that preparing a model needs room for one tensor."""
-
-    shape: Shape
-    read: Callable[[], Floats]
-    """Returns float32 of `shape`; raises `ModelError` if the stored values cannot be read."""
 
 
 def expected_tensors(config: ModelConfig) -> dict[str, Shape]:
@@ -75,7 +61,12 @@ def _layer_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         yield f"self_attn.{name}.weight", (rows, config.hidden)
         if config.attention_bias:
             yield f"self_attn.{name}.bias", (rows,)
+    if config.qk_norm:
+        yield "self_attn.q_norm.weight", (config.head_dim,)
+        yield "self_attn.k_norm.weight", (config.head_dim,)
     yield "self_attn.o_proj.weight", (config.hidden, queries)
+    if config.output_bias:
+        yield "self_attn.o_proj.bias", (config.hidden,)
     yield "post_attention_layernorm.weight", (config.hidden,)
     yield "mlp.gate_proj.weight", (config.intermediate, config.hidden)
     yield "mlp.up_proj.weight", (config.intermediate, config.hidden)
@@ -83,7 +74,10 @@ def _layer_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
 
 
 def _require_repeated_embedding(found: Mapping[str, LazyTensor]) -> None:
-    if not np.array_equal(found[HEAD].read(), found[EMBEDDING].read()):
+    head, embedding = found[HEAD].read(), found[EMBEDDING].read()
+    if head.form is embedding.form and np.array_equal(head.data, embedding.data):
+        return
+    if not np.array_equal(head.floats(), embedding.floats()):
         raise ModelError(f"{HEAD} differs from the embeddings, which the configuration says are tied to it")
 
 

@@ -55,7 +55,7 @@ class InferenceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Generate(self, request, context):
-        """Streams one answer. The last message carries `done`; a failure is a status, never a finish reason.
+        """Streams one answer, or `n` of them. The last message carries `done`; a failure is a status, never a finish reason.
         An `x-request-id` of ours is in the initial metadata; a W3C `traceparent` in the call's metadata is adopted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

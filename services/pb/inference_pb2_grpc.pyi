@@ -32,7 +32,7 @@ class InferenceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> InferenceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
-    """Streams one answer. The last message carries `done`; a failure is a status, never a finish reason.
+    """Streams one answer, or `n` of them. The last message carries `done`; a failure is a status, never a finish reason.
     An `x-request-id` of ours is in the initial metadata; a W3C `traceparent` in the call's metadata is adopted.
     """
     ListModels: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]
@@ -43,7 +43,7 @@ class InferenceStub:
 class InferenceAsyncStub(InferenceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Streams one answer. The last message carries `done`; a failure is a status, never a finish reason.
+    """Streams one answer, or `n` of them. The last message carries `done`; a failure is a status, never a finish reason.
     An `x-request-id` of ours is in the initial metadata; a W3C `traceparent` in the call's metadata is adopted.
     """
     ListModels: _aio.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]  # type: ignore[assignment]
@@ -57,7 +57,7 @@ class InferenceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.GenerateResponse], _abc.AsyncIterator[_inference_pb2.GenerateResponse]]:
-        """Streams one answer. The last message carries `done`; a failure is a status, never a finish reason.
+        """Streams one answer, or `n` of them. The last message carries `done`; a failure is a status, never a finish reason.
         An `x-request-id` of ours is in the initial metadata; a W3C `traceparent` in the call's metadata is adopted.
         """
 

@@ -103,12 +103,17 @@ Global___Holding: _TypeAlias = Holding  # noqa: Y015
 class StatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    WITH_MEMORY_FIELD_NUMBER: _builtins.int
+    with_memory: _builtins.bool
+    """Say also what memory is used for. Looking takes the process some milliseconds."""
     def __init__(
         self,
+        *,
+        with_memory: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["with_memory", b"with_memory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -136,6 +141,7 @@ class Announcement(_message.Message):
     EVENT_LOOP_FIELD_NUMBER: _builtins.int
     HAS_TORCH_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     service: _builtins.str
     """gateway, scheduler, prefill, decode or kvstore."""
     name: _builtins.str
@@ -161,6 +167,10 @@ class Announcement(_message.Message):
     def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Processes this one can work with now."""
 
+    @_builtins.property
+    def memory(self) -> Global___Memory:
+        """In answers to those who ask for it, where the system tells; never published."""
+
     def __init__(
         self,
         *,
@@ -180,14 +190,68 @@ class Announcement(_message.Message):
         event_loop: _builtins.str = ...,
         has_torch: _builtins.bool = ...,
         peers: _abc.Iterable[_builtins.str] | None = ...,
+        memory: Global___Memory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "event_loop", b"event_loop", "fingerprint", b"fingerprint", "format", b"format", "has_torch", b"has_torch", "http_address", b"http_address", "incarnation", b"incarnation", "is_draining", b"is_draining", "is_ready", b"is_ready", "load", b"load", "metrics_address", b"metrics_address", "model", b"model", "name", b"name", "peers", b"peers", "pid", b"pid", "service", b"service"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "event_loop", b"event_loop", "fingerprint", b"fingerprint", "format", b"format", "has_torch", b"has_torch", "http_address", b"http_address", "incarnation", b"incarnation", "is_draining", b"is_draining", "is_ready", b"is_ready", "load", b"load", "memory", b"memory", "metrics_address", b"metrics_address", "model", b"model", "name", b"name", "peers", b"peers", "pid", b"pid", "service", b"service"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Announcement: _TypeAlias = Announcement  # noqa: Y015
+
+@_typing.final
+class Memory(_message.Message):
+    """Bytes of host memory by kind; the kinds add up to `resident`, about, and those of an engine are 0 where there is none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESIDENT_FIELD_NUMBER: _builtins.int
+    WEIGHTS_MAPPED_FIELD_NUMBER: _builtins.int
+    WEIGHTS_PRIVATE_FIELD_NUMBER: _builtins.int
+    KV_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    HEAP_FIELD_NUMBER: _builtins.int
+    KV_RESERVED_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    resident: _builtins.int
+    """Of the process as a whole, as the system counts it."""
+    weights_mapped: _builtins.int
+    """Weights in pages of files, which every process that maps them shares."""
+    weights_private: _builtins.int
+    kv: _builtins.int
+    """Of the KV cache, what has been written so far."""
+    step: _builtins.int
+    """Buffers that an engine keeps from step to step."""
+    code: _builtins.int
+    """Programs and libraries."""
+    heap: _builtins.int
+    """The rest: objects, code compiled into memory, stacks, what the C heap keeps."""
+    kv_reserved: _builtins.int
+    """The whole KV cache, written or not; no part of the sum."""
+    device: _builtins.int
+    """On a GPU; no part of the sum."""
+    def __init__(
+        self,
+        *,
+        resident: _builtins.int = ...,
+        weights_mapped: _builtins.int = ...,
+        weights_private: _builtins.int = ...,
+        kv: _builtins.int = ...,
+        step: _builtins.int = ...,
+        code: _builtins.int = ...,
+        heap: _builtins.int = ...,
+        kv_reserved: _builtins.int = ...,
+        device: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "device", b"device", "heap", b"heap", "kv", b"kv", "kv_reserved", b"kv_reserved", "resident", b"resident", "step", b"step", "weights_mapped", b"weights_mapped", "weights_private", b"weights_private"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Memory: _TypeAlias = Memory  # noqa: Y015
 
 @_typing.final
 class Load(_message.Message):

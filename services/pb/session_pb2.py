@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19services/pb/session.proto\x12\x10\x64iptych.internal\"\x97\x02\n\x04\x44own\x12(\n\x05hello\x18\x01 \x01(\x0b\x32\x17.diptych.internal.HelloH\x00\x12&\n\x04tick\x18\x02 \x01(\x0b\x32\x16.diptych.internal.TickH\x00\x12(\n\x05start\x18\x03 \x01(\x0b\x32\x17.diptych.internal.StartH\x00\x12\x33\n\x0b\x66irst_token\x18\x04 \x01(\x0b\x32\x1c.diptych.internal.FirstTokenH\x00\x12*\n\x06\x63\x61ncel\x18\x05 \x01(\x0b\x32\x18.diptych.internal.CancelH\x00\x12*\n\x06\x66inish\x18\x06 \x01(\x0b\x32\x18.diptych.internal.FinishH\x00\x42\x06\n\x04kind\"\x8a\x01\n\x02Up\x12(\n\x05hello\x18\x01 \x01(\x0b\x32\x17.diptych.internal.HelloH\x00\x12&\n\x04tick\x18\x02 \x01(\x0b\x32\x16.diptych.internal.TickH\x00\x12*\n\x06\x65vents\x18\x03 \x01(\x0b\x32\x18.diptych.internal.EventsH\x00\x42\x06\n\x04kind\"a\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12\x0e\n\x06\x66ormat\x18\x05 \x01(\t\"\x18\n\x04Tick\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\xdb\x02\n\x05Start\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x12\n\x06prompt\x18\x03 \x03(\rB\x02\x10\x01\x12\x13\n\x07\x65mitted\x18\x04 \x03(\rB\x02\x10\x01\x12\x30\n\x08sampling\x18\x05 \x01(\x0b\x32\x1e.diptych.internal.DrawSettings\x12\x30\n\x08stopping\x18\x06 \x01(\x0b\x32\x1e.diptych.internal.StopSettings\x12$\n\x04role\x18\x07 \x01(\x0e\x32\x16.diptych.internal.Role\x12\x0c\n\x04salt\x18\x08 \x01(\x0c\x12\x10\n\x08priority\x18\t \x01(\x05\x12\x1e\n\x11remaining_seconds\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0btraceparent\x18\x0b \x01(\t\x12\x0f\n\x07kvstore\x18\x0c \x01(\tB\x14\n\x12_remaining_seconds\"^\n\x0c\x44rawSettings\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x0c\n\x04seed\x18\x05 \x01(\x03\"L\n\x0cStopSettings\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x12\n\nmin_tokens\x18\x02 \x01(\r\x12\x14\n\x08stop_ids\x18\x03 \x03(\rB\x02\x10\x01\"@\n\nFirstToken\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\r\n\x05token\x18\x03 \x01(\r\"-\n\x06\x43\x61ncel\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"<\n\x06\x46inish\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\r\n\x05index\x18\x03 \x01(\r\"1\n\x06\x45vents\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.diptych.internal.Event\"\xed\x01\n\x05\x45vent\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12*\n\x06tokens\x18\x03 \x01(\x0b\x32\x18.diptych.internal.TokensH\x00\x12.\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x1a.diptych.internal.FinishedH\x00\x12*\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x18.diptych.internal.FailedH\x00\x12/\n\x08segments\x18\x06 \x03(\x0b\x32\x1d.diptych.internal.TimeSegmentB\x06\n\x04kind\".\n\x06Tokens\x12\x13\n\x0b\x66irst_index\x18\x01 \x01(\r\x12\x0f\n\x03ids\x18\x02 \x03(\rB\x02\x10\x01\"\xdc\x01\n\x08\x46inished\x12\x31\n\x06reason\x18\x01 \x01(\x0e\x32!.diptych.internal.Finished.Reason\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x0f\n\x07prefill\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65\x63ode\x18\x04 \x01(\t\x12\x0f\n\x07kvstore\x18\x05 \x01(\t\x12\x0b\n\x03why\x18\x06 \x01(\t\"G\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x08\n\x04STOP\x10\x01\x12\n\n\x06LENGTH\x10\x02\x12\x0f\n\x0bHANDED_OVER\x10\x03\"M\n\x06\x46\x61iled\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x13\n\x0bretry_after\x18\x04 \x01(\x01\",\n\x0bTimeSegment\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07seconds\x18\x02 \x01(\x01*O\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0e\n\nROLE_WHOLE\x10\x01\x12\x10\n\x0cROLE_PREFILL\x10\x02\x12\x0f\n\x0bROLE_DECODE\x10\x03\x32\x43\n\x07Session\x12\x38\n\x04Open\x12\x16.diptych.internal.Down\x1a\x14.diptych.internal.Up(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19services/pb/session.proto\x12\x10\x64iptych.internal\"\x97\x02\n\x04\x44own\x12(\n\x05hello\x18\x01 \x01(\x0b\x32\x17.diptych.internal.HelloH\x00\x12&\n\x04tick\x18\x02 \x01(\x0b\x32\x16.diptych.internal.TickH\x00\x12(\n\x05start\x18\x03 \x01(\x0b\x32\x17.diptych.internal.StartH\x00\x12\x33\n\x0b\x66irst_token\x18\x04 \x01(\x0b\x32\x1c.diptych.internal.FirstTokenH\x00\x12*\n\x06\x63\x61ncel\x18\x05 \x01(\x0b\x32\x18.diptych.internal.CancelH\x00\x12*\n\x06\x66inish\x18\x06 \x01(\x0b\x32\x18.diptych.internal.FinishH\x00\x42\x06\n\x04kind\"\x8a\x01\n\x02Up\x12(\n\x05hello\x18\x01 \x01(\x0b\x32\x17.diptych.internal.HelloH\x00\x12&\n\x04tick\x18\x02 \x01(\x0b\x32\x16.diptych.internal.TickH\x00\x12*\n\x06\x65vents\x18\x03 \x01(\x0b\x32\x18.diptych.internal.EventsH\x00\x42\x06\n\x04kind\"a\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12\x0e\n\x06\x66ormat\x18\x05 \x01(\t\"\x18\n\x04Tick\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\xdb\x02\n\x05Start\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x12\n\x06prompt\x18\x03 \x03(\rB\x02\x10\x01\x12\x13\n\x07\x65mitted\x18\x04 \x03(\rB\x02\x10\x01\x12\x30\n\x08sampling\x18\x05 \x01(\x0b\x32\x1e.diptych.internal.DrawSettings\x12\x30\n\x08stopping\x18\x06 \x01(\x0b\x32\x1e.diptych.internal.StopSettings\x12$\n\x04role\x18\x07 \x01(\x0e\x32\x16.diptych.internal.Role\x12\x0c\n\x04salt\x18\x08 \x01(\x0c\x12\x10\n\x08priority\x18\t \x01(\x05\x12\x1e\n\x11remaining_seconds\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0btraceparent\x18\x0b \x01(\t\x12\x0f\n\x07kvstore\x18\x0c \x01(\tB\x14\n\x12_remaining_seconds\"\x84\x02\n\x0c\x44rawSettings\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x0c\n\x04seed\x18\x05 \x01(\x03\x12\x1a\n\x12repetition_penalty\x18\x06 \x01(\x01\x12\x18\n\x10presence_penalty\x18\x07 \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x08 \x01(\x01\x12/\n\nlogit_bias\x18\t \x03(\x0b\x32\x1b.diptych.internal.LogitBias\x12\x15\n\x08logprobs\x18\n \x01(\rH\x00\x88\x01\x01\x42\x0b\n\t_logprobs\"(\n\tLogitBias\x12\r\n\x05token\x18\x01 \x01(\r\x12\x0c\n\x04\x62ias\x18\x02 \x01(\x01\"L\n\x0cStopSettings\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x12\n\nmin_tokens\x18\x02 \x01(\r\x12\x14\n\x08stop_ids\x18\x03 \x03(\rB\x02\x10\x01\"@\n\nFirstToken\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\r\n\x05token\x18\x03 \x01(\r\"-\n\x06\x43\x61ncel\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\"<\n\x06\x46inish\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\r\n\x05index\x18\x03 \x01(\r\"1\n\x06\x45vents\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.diptych.internal.Event\"\xed\x01\n\x05\x45vent\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12*\n\x06tokens\x18\x03 \x01(\x0b\x32\x18.diptych.internal.TokensH\x00\x12.\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x1a.diptych.internal.FinishedH\x00\x12*\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x18.diptych.internal.FailedH\x00\x12/\n\x08segments\x18\x06 \x03(\x0b\x32\x1d.diptych.internal.TimeSegmentB\x06\n\x04kind\"a\n\x06Tokens\x12\x13\n\x0b\x66irst_index\x18\x01 \x01(\r\x12\x0f\n\x03ids\x18\x02 \x03(\rB\x02\x10\x01\x12\x31\n\x08logprobs\x18\x03 \x03(\x0b\x32\x1f.diptych.internal.TokenLogprobs\"O\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x01\x12\x13\n\x07top_ids\x18\x02 \x03(\rB\x02\x10\x01\x12\x18\n\x0ctop_logprobs\x18\x03 \x03(\x01\x42\x02\x10\x01\"\xdc\x01\n\x08\x46inished\x12\x31\n\x06reason\x18\x01 \x01(\x0e\x32!.diptych.internal.Finished.Reason\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x0f\n\x07prefill\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65\x63ode\x18\x04 \x01(\t\x12\x0f\n\x07kvstore\x18\x05 \x01(\t\x12\x0b\n\x03why\x18\x06 \x01(\t\"G\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x08\n\x04STOP\x10\x01\x12\n\n\x06LENGTH\x10\x02\x12\x0f\n\x0bHANDED_OVER\x10\x03\"M\n\x06\x46\x61iled\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x13\n\x0bretry_after\x18\x04 \x01(\x01\",\n\x0bTimeSegment\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07seconds\x18\x02 \x01(\x01*O\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0e\n\nROLE_WHOLE\x10\x01\x12\x10\n\x0cROLE_PREFILL\x10\x02\x12\x0f\n\x0bROLE_DECODE\x10\x03\x32\x43\n\x07Session\x12\x38\n\x04Open\x12\x16.diptych.internal.Down\x1a\x14.diptych.internal.Up(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,8 +39,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STOPSETTINGS'].fields_by_name['stop_ids']._serialized_options = b'\020\001'
   _globals['_TOKENS'].fields_by_name['ids']._loaded_options = None
   _globals['_TOKENS'].fields_by_name['ids']._serialized_options = b'\020\001'
-  _globals['_ROLE']._serialized_start=1981
-  _globals['_ROLE']._serialized_end=2060
+  _globals['_TOKENLOGPROBS'].fields_by_name['top_ids']._loaded_options = None
+  _globals['_TOKENLOGPROBS'].fields_by_name['top_ids']._serialized_options = b'\020\001'
+  _globals['_TOKENLOGPROBS'].fields_by_name['top_logprobs']._loaded_options = None
+  _globals['_TOKENLOGPROBS'].fields_by_name['top_logprobs']._serialized_options = b'\020\001'
+  _globals['_ROLE']._serialized_start=2322
+  _globals['_ROLE']._serialized_end=2401
   _globals['_DOWN']._serialized_start=48
   _globals['_DOWN']._serialized_end=327
   _globals['_UP']._serialized_start=330
@@ -51,30 +55,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TICK']._serialized_end=593
   _globals['_START']._serialized_start=596
   _globals['_START']._serialized_end=943
-  _globals['_DRAWSETTINGS']._serialized_start=945
-  _globals['_DRAWSETTINGS']._serialized_end=1039
-  _globals['_STOPSETTINGS']._serialized_start=1041
-  _globals['_STOPSETTINGS']._serialized_end=1117
-  _globals['_FIRSTTOKEN']._serialized_start=1119
-  _globals['_FIRSTTOKEN']._serialized_end=1183
-  _globals['_CANCEL']._serialized_start=1185
-  _globals['_CANCEL']._serialized_end=1230
-  _globals['_FINISH']._serialized_start=1232
-  _globals['_FINISH']._serialized_end=1292
-  _globals['_EVENTS']._serialized_start=1294
-  _globals['_EVENTS']._serialized_end=1343
-  _globals['_EVENT']._serialized_start=1346
-  _globals['_EVENT']._serialized_end=1583
-  _globals['_TOKENS']._serialized_start=1585
-  _globals['_TOKENS']._serialized_end=1631
-  _globals['_FINISHED']._serialized_start=1634
-  _globals['_FINISHED']._serialized_end=1854
-  _globals['_FINISHED_REASON']._serialized_start=1783
-  _globals['_FINISHED_REASON']._serialized_end=1854
-  _globals['_FAILED']._serialized_start=1856
-  _globals['_FAILED']._serialized_end=1933
-  _globals['_TIMESEGMENT']._serialized_start=1935
-  _globals['_TIMESEGMENT']._serialized_end=1979
-  _globals['_SESSION']._serialized_start=2062
-  _globals['_SESSION']._serialized_end=2129
+  _globals['_DRAWSETTINGS']._serialized_start=946
+  _globals['_DRAWSETTINGS']._serialized_end=1206
+  _globals['_LOGITBIAS']._serialized_start=1208
+  _globals['_LOGITBIAS']._serialized_end=1248
+  _globals['_STOPSETTINGS']._serialized_start=1250
+  _globals['_STOPSETTINGS']._serialized_end=1326
+  _globals['_FIRSTTOKEN']._serialized_start=1328
+  _globals['_FIRSTTOKEN']._serialized_end=1392
+  _globals['_CANCEL']._serialized_start=1394
+  _globals['_CANCEL']._serialized_end=1439
+  _globals['_FINISH']._serialized_start=1441
+  _globals['_FINISH']._serialized_end=1501
+  _globals['_EVENTS']._serialized_start=1503
+  _globals['_EVENTS']._serialized_end=1552
+  _globals['_EVENT']._serialized_start=1555
+  _globals['_EVENT']._serialized_end=1792
+  _globals['_TOKENS']._serialized_start=1794
+  _globals['_TOKENS']._serialized_end=1891
+  _globals['_TOKENLOGPROBS']._serialized_start=1893
+  _globals['_TOKENLOGPROBS']._serialized_end=1972
+  _globals['_FINISHED']._serialized_start=1975
+  _globals['_FINISHED']._serialized_end=2195
+  _globals['_FINISHED_REASON']._serialized_start=2124
+  _globals['_FINISHED_REASON']._serialized_end=2195
+  _globals['_FAILED']._serialized_start=2197
+  _globals['_FAILED']._serialized_end=2274
+  _globals['_TIMESEGMENT']._serialized_start=2276
+  _globals['_TIMESEGMENT']._serialized_end=2320
+  _globals['_SESSION']._serialized_start=2403
+  _globals['_SESSION']._serialized_end=2470
 # @@protoc_insertion_point(module_scope)

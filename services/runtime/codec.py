@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
-from services.core.errors import DiptychError, InvalidRequest, error_from
+from services.core.errors import DiptychError, InternalError, InvalidRequest, error_from
 from services.core.ids import RequestId, RequestKey
 from services.core.ledger import Segment
+from services.core.plan import TokenLogprobs
 from services.core.request import FinishReason, Request, Role, Sampling, Stopping
 from services.pb import kvstore_pb2, session_pb2
 
@@ -29,13 +30,7 @@ def start_to_pb(request: Request, now: float, traceparent: str, kvstore: str = "
         attempt=request.key.attempt,
         prompt=request.prompt,
         emitted=request.emitted,
-        sampling=session_pb2.DrawSettings(
-            temperature=request.sampling.temperature,
-            top_k=request.sampling.top_k,
-            top_p=request.sampling.top_p,
-            min_p=request.sampling.min_p,
-            seed=request.sampling.seed,
-        ),
+        sampling=_sampling_to_pb(request.sampling),
         stopping=session_pb2.StopSettings(
             max_tokens=request.stopping.max_tokens,
             min_tokens=request.stopping.min_tokens,
@@ -67,13 +62,7 @@ def request_from_pb(start: session_pb2.Start, now: float) -> Request:
         key=key_from_pb(start),
         prompt=tuple(start.prompt),
         emitted=tuple(start.emitted),
-        sampling=Sampling(
-            temperature=start.sampling.temperature,
-            top_k=start.sampling.top_k,
-            top_p=start.sampling.top_p,
-            min_p=start.sampling.min_p,
-            seed=start.sampling.seed,
-        ),
+        sampling=_sampling_from_pb(start.sampling),
         stopping=Stopping(
             max_tokens=start.stopping.max_tokens,
             min_tokens=start.stopping.min_tokens,
@@ -83,6 +72,36 @@ def request_from_pb(start: session_pb2.Start, now: float) -> Request:
         salt=start.salt,
         priority=start.priority,
         deadline=now + start.remaining_seconds if start.HasField("remaining_seconds") else None,
+    )
+
+
+def _sampling_to_pb(sampling: Sampling) -> session_pb2.DrawSettings:
+    return session_pb2.DrawSettings(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        seed=sampling.seed,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        logit_bias=[session_pb2.LogitBias(token=token, bias=bias) for token, bias in sampling.logit_bias],
+        logprobs=sampling.logprobs,
+    )
+
+
+def _sampling_from_pb(drawing: session_pb2.DrawSettings) -> Sampling:
+    return Sampling(
+        temperature=drawing.temperature,
+        top_k=drawing.top_k,
+        top_p=drawing.top_p,
+        min_p=drawing.min_p,
+        seed=drawing.seed,
+        repetition_penalty=drawing.repetition_penalty or 1.0,
+        presence_penalty=drawing.presence_penalty,
+        frequency_penalty=drawing.frequency_penalty,
+        logit_bias=tuple((entry.token, entry.bias) for entry in drawing.logit_bias),
+        logprobs=drawing.logprobs if drawing.HasField("logprobs") else None,
     )
 
 
@@ -115,11 +134,36 @@ def segments_from_pb(segments: Iterable[session_pb2.TimeSegment]) -> list[Segmen
 
 
 def tokens_event(
-    key: RequestKey, first_index: int, ids: Iterable[int], segments: Iterable[Segment] = ()
+    key: RequestKey,
+    first_index: int,
+    ids: Iterable[int],
+    segments: Iterable[Segment] = (),
+    logprobs: Iterable[TokenLogprobs] = (),
 ) -> session_pb2.Event:
-    tokens = session_pb2.Tokens(first_index=first_index, ids=ids)
+    tokens = session_pb2.Tokens(first_index=first_index, ids=ids, logprobs=map(_logprobs_to_pb, logprobs))
     return session_pb2.Event(
         request_id=key.request_id, attempt=key.attempt, tokens=tokens, segments=segments_to_pb(segments)
+    )
+
+
+def logprobs_from_pb(tokens: session_pb2.Tokens) -> tuple[TokenLogprobs, ...]:
+    """None, or one for each token. Raises InternalError if the tokens come with log probabilities that do not fit."""
+    if not tokens.logprobs:
+        return ()
+    has_all = len(tokens.logprobs) == len(tokens.ids)
+    if not has_all or any(len(each.top_ids) != len(each.top_logprobs) for each in tokens.logprobs):
+        raise InternalError("log probabilities do not fit the tokens")
+    return tuple(
+        TokenLogprobs(each.logprob, tuple(zip(each.top_ids, each.top_logprobs, strict=True)))
+        for each in tokens.logprobs
+    )
+
+
+def _logprobs_to_pb(logprobs: TokenLogprobs) -> session_pb2.TokenLogprobs:
+    return session_pb2.TokenLogprobs(
+        logprob=logprobs.logprob,
+        top_ids=[token for token, _ in logprobs.top],
+        top_logprobs=[logprob for _, logprob in logprobs.top],
     )
 
 

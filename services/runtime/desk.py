@@ -167,7 +167,8 @@ class Desk:
                 self._duty.sealed(work, event.blocks)
             case batch_events.Emitted():
                 segments = self._duty.emitted(work, now)
-                return [codec.tokens_event(work.key, event.index, [event.token], segments)]
+                logprobs = () if event.logprobs is None else (event.logprobs,)
+                return [codec.tokens_event(work.key, event.index, [event.token], segments, logprobs)]
             case batch_events.Finished():
                 return self._finished(work, event.reason, now)
             case batch_events.Failed():

@@ -15,9 +15,11 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 
 from services.core.errors import InternalError
+from services.core.memory import EngineMemory
 from services.pb import operations_pb2, operations_pb2_grpc
 from services.runtime import dial, directory
 from services.runtime.edge import Edge
+from services.runtime.memory import memory_of
 from services.runtime.process import Process
 from services.runtime.settings import SettingsT
 from services.runtime.telemetry import traceparent
@@ -40,6 +42,8 @@ class Parts:
     """What is held now, for whom, since when."""
     load: Callable[[], operations_pb2.Load] = operations_pb2.Load
     peers: Callable[[], list[str]] = list
+    memory: Callable[[], EngineMemory] = EngineMemory
+    """What its engine has of the process's memory; called beside everything else, on another thread."""
     model: str = ""
     fingerprint: str = ""
     format: str = ""
@@ -138,7 +142,10 @@ class Server(operations_pb2_grpc.OperationsServicer):
         )
 
     async def Status(self, request: operations_pb2.StatusRequest, context: object) -> operations_pb2.Announcement:
-        return self.announcement()
+        said = self.announcement()
+        if request.with_memory:
+            said.memory.CopyFrom(await asyncio.to_thread(memory_of, self._parts.memory))
+        return said
 
     async def listen(self, server: grpc.aio.Server) -> None:
         """Binds and starts. Raises InternalError if the address is taken."""

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from services.core.batch_limits import BatchLimits
 from services.core.batcher import Batcher
+from services.core.memory import EngineMemory
 from services.pb import session_pb2
 from services.runtime.desk import Desk
 from services.runtime.duty import Duty
@@ -35,6 +36,8 @@ class WorkerEngine:
     """Of weights, configuration and tokenizer, in hexadecimal digits; seeds the block hashes."""
     format: str
     """Of a block of KV."""
+    memory: Callable[[], EngineMemory] = EngineMemory
+    """What is resident of it now; called on any thread."""
 
 
 WorkerSettingsT = TypeVar("WorkerSettingsT", bound=WorkerSettings)
@@ -64,6 +67,7 @@ async def serve_worker(process: Process[WorkerSettingsT], engine: WorkerEngine, 
         holdings=lambda: desk.holdings() + client.holdings(),
         load=loop.load,
         peers=client.links.peers,
+        memory=engine.memory,
         model=engine.model,
         fingerprint=engine.digest,
         format=engine.format,

@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import Field
 
 from services.core.batch_limits import BatchLimits
+from services.core.engine_settings import EngineKind, EngineSettings, KVDtype, WeightsMode
 from services.core.model_config import ModelConfig
 from services.core.step_cost import StepCost
 from services.runtime.settings import ServiceSettings
@@ -21,6 +22,16 @@ class WorkerSettings(ServiceSettings):
     """Tokens per block; all workers that exchange blocks have the same."""
     threads: int = Field(default=1, ge=1)
     """Compute threads. One, where workers share a machine."""
+    cores: tuple[int, ...] = ()
+    """Processors that the compute threads keep to, in turn; none lets the system choose."""
+    engine: EngineKind = "auto"
+    """compiled computes on a CPU; auto takes it where it can compute the model, else torch."""
+    device: str = "cpu"
+    """Of the torch engine: cpu or cuda."""
+    weights: WeightsMode = "auto"
+    """auto keeps quantized tensors as in the file and the others in int8; native keeps all as in the file."""
+    kv_dtype: KVDtype = "float16"
+    """Of the KV cache; all workers that exchange blocks have the same."""
     max_running: int = Field(default=8, ge=1)
     """Most requests that hold blocks at a time."""
     max_waiting: int = Field(default=64, ge=0)
@@ -33,6 +44,20 @@ class WorkerSettings(ServiceSettings):
     """Blocks that starting a request leaves for the growth of the others."""
     kvstores: list[str] = Field(default_factory=list)
     """Static addresses of kvstores; others are found on the bus."""
+
+    @property
+    def of_engine(self) -> EngineSettings:
+        """What is the engine's among these."""
+        return EngineSettings(
+            num_blocks=self.num_blocks,
+            threads=self.threads,
+            block_size=self.block_size,
+            kv_dtype=self.kv_dtype,
+            weights=self.weights,
+            kind=self.engine,
+            device=self.device,
+            cores=self.cores,
+        )
 
     def limits(self, model: ModelConfig, cost: StepCost) -> BatchLimits:
         """What the batch may hold, for this model and steps of this cost."""

@@ -192,7 +192,8 @@ class Conductor:
         story = ticket.story
         match event.WhichOneof("kind"):
             case "tokens":
-                facts = story.tokens(address, event.tokens.first_index, tuple(event.tokens.ids))
+                ids, logprobs = tuple(event.tokens.ids), codec.logprobs_from_pb(event.tokens)
+                facts = story.tokens(address, event.tokens.first_index, ids, logprobs)
             case "finished":
                 ticket.cached_tokens = max(ticket.cached_tokens, event.finished.cached_tokens)
                 facts = story.finished(address, codec.finish_reason_from_pb(event.finished))
@@ -224,8 +225,9 @@ class Conductor:
     def _carry_out(self, ticket: Ticket, todo: Iterable[effects.Effect], now: float) -> None:
         for effect in todo:
             match effect:
-                case effects.Relay(first_index, ids):
-                    self._outbox.add(ticket, codec.tokens_event(ticket.gateway_key, first_index, ids))
+                case effects.Relay(first_index, ids, logprobs):
+                    event = codec.tokens_event(ticket.gateway_key, first_index, ids, logprobs=logprobs)
+                    self._outbox.add(ticket, event)
                 case effects.Requeue(error):
                     self._requeue(ticket, error, now)
                 case effects.End():

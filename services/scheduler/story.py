@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from services.core.errors import DiptychError, Draining, InternalError, Overloaded, WorkerLost
+from services.core.plan import TokenLogprobs
 from services.core.request import FinishReason, Request, Role
 
 NOT_BEGUN = (Overloaded, Draining)
@@ -77,6 +78,8 @@ class Relay:
 
     first_index: int
     ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each of `ids`, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,9 @@ class Story:
         self._live.add(placement.prefill)
         return [StartLeg(placement.decode, Role.DECODE), StartLeg(placement.prefill, Role.PREFILL)]
 
-    def tokens(self, worker: str, first_index: int, ids: tuple[int, ...]) -> list[Effect]:
+    def tokens(
+        self, worker: str, first_index: int, ids: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...] = ()
+    ) -> list[Effect]:
         """A worker drew tokens. What the client has had is not relayed again."""
         if self.phase is Phase.ENDED or self.placement is None:
             return []
@@ -141,7 +146,7 @@ class Story:
         if not fresh:
             return []
         self._emitted.extend(fresh)
-        effects: list[Effect] = [Relay(known, fresh)]
+        effects: list[Effect] = [Relay(known, fresh, logprobs[known - first_index :])]
         if self.phase is Phase.STARTED and worker == self.placement.prefill:
             effects.append(PassFirstToken(self.placement.decode, fresh[0]))
         self.phase = Phase.ANSWERING

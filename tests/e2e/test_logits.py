@@ -8,7 +8,7 @@ import torch
 from services.core.ids import BlockId, RequestId, RequestKey
 from services.core.plan import Chunk
 from services.engine.batch import Batch
-from services.engine.load import Engine, EngineSettings, load_engine
+from services.engine.torch_load import TorchEngine, TorchSettings, load_torch
 from services.modelfiles.prepared import PreparedModel
 from tests.support.prompts import prompts
 from tests.support.reference import LOGIT_TIE, Reference
@@ -17,7 +17,7 @@ NUM_BLOCKS = 128
 CHUNKS = (64, 17, 33)
 
 
-def logits(engine: Engine, tokens: list[int], shuffle: random.Random) -> torch.Tensor:
+def logits(engine: TorchEngine, tokens: list[int], shuffle: random.Random) -> torch.Tensor:
     """`[tokens, vocab]`, ours."""
     blocks = tuple(BlockId(block) for block in shuffle.sample(range(NUM_BLOCKS), NUM_BLOCKS))
     rows, start = [], 0
@@ -33,7 +33,7 @@ def logits(engine: Engine, tokens: list[int], shuffle: random.Random) -> torch.T
 
 @pytest.mark.timeout(600)
 def test_logits_of_thirty_whole_prompts_are_within_a_thousandth(smollm2: PreparedModel, reference: Reference) -> None:
-    engine = load_engine(smollm2, EngineSettings(NUM_BLOCKS))
+    engine = load_torch(smollm2, TorchSettings(NUM_BLOCKS))
     shuffle = random.Random(0)
     worst = 0.0
     for prompt in prompts(smollm2.tokenizer()):

@@ -442,7 +442,7 @@ async def test_a_writer_that_has_come_is_waited_for_however_long_its_blocks_take
 async def test_workers_of_another_model_or_format_are_refused() -> None:
     async with kvstore() as store, worker(store.address) as prefill, dial.channel(store.address) as channel:
         await prefill.publish_all(key("a"), hashes(1))
-        for fingerprint, kv_format in (("other", str(SMALL)), ("weights", "float16/b16/l1/h1x2"), ("weights", "?")):
+        for fingerprint, kv_format in (("other", str(SMALL)), ("weights", "float16/kt1/b16/l1/h1x2"), ("weights", "?")):
             session = kvstore_pb2_grpc.KVStoreStub(channel).Open()
             hello = session_pb2.Hello(protocol=1, name="x", fingerprint=fingerprint, format=kv_format)
             await session.write(Down(hello=hello))

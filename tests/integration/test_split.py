@@ -18,7 +18,7 @@ from services.core.errors import (
 from services.core.ledger import merged
 from services.core.request import FinishReason
 from tests.support.scripted_cluster import LIMITS, VOCAB, Answer, ScriptedCluster, scripted_cluster
-from tests.support.scripted_runner import continuation
+from tests.support.scripted_runner import continuation, scripted_logprobs
 
 SEED = 20_26
 
@@ -54,6 +54,18 @@ async def test_the_second_time_a_prompt_is_found_and_not_computed() -> None:
         second = await cluster.caller.start(prompt, 4).end()
         assert first.ids == second.ids == continuation(prompt, 4, VOCAB)
         assert (first.finished.cached_tokens, second.finished.cached_tokens) == (0, 96)
+
+
+async def test_a_request_started_at_anothers_first_token_finds_their_prompt_computed() -> None:
+    """What several answers to one prompt count on."""
+    async with scripted_cluster() as cluster:
+        prompt = prompt_of(100)
+        first = cluster.caller.start(prompt, 30)
+        await first.until(1)
+        second = await cluster.caller.start(prompt, 30).end()
+        expect(second, prompt, 30)
+        assert second.finished.cached_tokens == 96
+        expect(await first.end(), prompt, 30)
 
 
 async def test_many_at_once_with_shared_prefixes_in_pools_too_small_for_all() -> None:
@@ -115,6 +127,19 @@ async def test_a_decode_worker_that_dies_mid_stream_costs_no_token() -> None:
         await cluster.members[busy].kill()
         for seed, answer in enumerate(answers):
             expect(await answer.end(), prompt_of(64, seed), 500)
+
+
+@pytest.mark.parametrize("most", [None, 0, 3])
+async def test_log_probabilities_come_with_every_token_whoever_drew_it(most: int | None) -> None:
+    async with scripted_cluster(decode=2) as cluster:
+        prompt = prompt_of(64)
+        answer = cluster.caller.start(prompt, 300, logprobs=most)
+        await answer.until(20)
+        [busy, *_] = [n for n in ("decode-0", "decode-1") if (await cluster.status(n)).load.running]
+        await cluster.members[busy].kill()
+        expect(await answer.end(), prompt, 300)
+        reported = [scripted_logprobs(token, most) for token in answer.ids]
+        assert answer.logprobs == ([] if most is None else reported)
 
 
 async def test_a_prefill_worker_that_dies_mid_prefill_is_replaced() -> None:

@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from services.core.errors import EngineFault, InvalidRequest, Overloaded, WorkerLost
 from services.core.ids import RequestId, RequestKey
+from services.core.plan import TokenLogprobs
 from services.core.request import FinishReason, Request, Role, Sampling, Stopping
 from services.scheduler.story import (
     CancelLeg,
@@ -25,6 +26,10 @@ ANSWER = tuple(range(100, 112))
 """What any worker would answer, from any point on."""
 
 
+def logprobs_of(ids: tuple[int, ...]) -> tuple[TokenLogprobs, ...]:
+    return tuple(TokenLogprobs(-float(token)) for token in ids)
+
+
 class StoryMachine(RuleBasedStateMachine):
     """Workers that do their part, die, refuse or repeat themselves; a client that may leave."""
 
@@ -42,8 +47,9 @@ class StoryMachine(RuleBasedStateMachine):
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Relay(first_index, ids):
+                case Relay(first_index, ids, logprobs):
                     assert first_index == len(self.client), "each index once and in order"
+                    assert logprobs == logprobs_of(ids), "each token with its own"
                     self.client.extend(ids)
                 case StartLeg(worker, role):
                     self.roles[worker] = role
@@ -86,9 +92,9 @@ class StoryMachine(RuleBasedStateMachine):
         if not ids:
             return
         self.drawn[worker] = first + len(ids)
-        self.carry_out(self.story.tokens(worker, first, ids))
+        self.carry_out(self.story.tokens(worker, first, ids, logprobs_of(ids)))
         if repeat:
-            self.carry_out(self.story.tokens(worker, first, ids))
+            self.carry_out(self.story.tokens(worker, first, ids, logprobs_of(ids)))
         if worker in self.roles and self.drawn[worker] == len(ANSWER):
             self.roles.pop(worker)
             self.carry_out(self.story.finished(worker, FinishReason.LENGTH))

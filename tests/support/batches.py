@@ -6,7 +6,7 @@ from services.core.batch_events import Event
 from services.core.batch_limits import BatchLimits
 from services.core.batcher import Batcher
 from services.core.ids import RequestId, RequestKey
-from services.core.plan import StepPlan, StepResult
+from services.core.plan import Drawn, StepPlan, StepResult
 from services.core.request import Request, Role, Sampling, Stopping
 from services.core.step_cost import StepCost
 
@@ -50,7 +50,7 @@ class Worker:
         return plan
 
     def apply(self, plan: StepPlan, token: int = 7) -> list[Event]:
-        drawn = {chunk.key: token for chunk in plan.chunks if chunk.draw is not None}
+        drawn = {chunk.key: Drawn(token) for chunk in plan.chunks if chunk.draw is not None}
         return self.batcher.apply(StepResult(drawn), 0.0)
 
     def step(self, token: int = 7) -> list[Event]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from services.core.batch_limits import BatchLimits
 from services.core.ids import RequestKey
-from services.core.plan import Chunk, StepPlan, StepResult
+from services.core.plan import Chunk, Drawn, StepPlan, StepResult
 from services.core.request import FinishReason, Request
 
 VOCAB = 5
@@ -47,7 +47,7 @@ class CellEngine:
             for position, token in enumerate(chunk.tokens, chunk.start):
                 self.cells[chunk.blocks[position // self._size]][position % self._size] = token
         drawn = {
-            chunk.key: next_token(self._read(chunk), chunk.draw.banned)
+            chunk.key: Drawn(next_token(self._read(chunk), chunk.draw.banned))
             for chunk in plan.chunks
             if chunk.draw is not None and chunk.key not in broken
         }

@@ -14,6 +14,7 @@ from services.core.batch_limits import BatchLimits
 from services.core.errors import DiptychError
 from services.core.ids import RequestId, RequestKey
 from services.core.ledger import Segment
+from services.core.plan import TokenLogprobs
 from services.core.request import FinishReason, Request, Sampling, Stopping
 from services.core.step_cost import StepCost
 from services.decode.fetching import Fetching
@@ -54,6 +55,7 @@ class Answer:
 
     key: RequestKey
     ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     reason: FinishReason | None = None
     error: DiptychError | None = None
@@ -89,7 +91,8 @@ class Caller:
         self._count += 1
         key = RequestKey(RequestId(f"r{self._count}"), 0)
         stopping = Stopping(max_tokens, stop_ids=changes.pop("stop_ids", frozenset()))
-        request = Request(key, tuple(prompt), Sampling(temperature=0.0), stopping, **changes)
+        sampling = Sampling(temperature=0.0, logprobs=changes.pop("logprobs", None))
+        request = Request(key, tuple(prompt), sampling, stopping, **changes)
         answer = self._answers[key] = Answer(key)
         self.send(session_pb2.Down(start=codec.start_to_pb(request, asyncio.get_running_loop().time(), "")))
         return answer
@@ -123,6 +126,7 @@ class Caller:
                 case "tokens":
                     assert event.tokens.first_index == len(answer.ids), "each index once and in order"
                     answer.ids += event.tokens.ids
+                    answer.logprobs += codec.logprobs_from_pb(event.tokens)
                 case "finished":
                     answer.finished = event.finished
                     answer.reason = codec.finish_reason_from_pb(event.finished)

@@ -13,7 +13,7 @@ import numpy as np
 from services.core.errors import KVCorrupt
 from services.core.ids import BlockId
 from services.core.model_config import KVFormat
-from services.core.plan import Chunk, Draw, StepPlan, StepResult
+from services.core.plan import Chunk, Draw, Drawn, StepPlan, StepResult, TokenLogprobs
 
 UNWRITTEN = -1
 
@@ -34,6 +34,13 @@ def continuation(prompt: Sequence[int], count: int, vocab: int) -> list[int]:
     for _ in range(count):
         tokens.append(next_token(tokens, vocab))
     return tokens[len(prompt) :]
+
+
+def scripted_logprobs(token: int, most: int | None) -> TokenLogprobs | None:
+    """What the scripted engine reports of a token: a pure function of both."""
+    if most is None:
+        return None
+    return TokenLogprobs(-float(token), tuple((token + at, -float(token + at)) for at in range(most)))
 
 
 class ScriptedCache:
@@ -102,4 +109,5 @@ class ScriptedRunner:
         if UNWRITTEN in known:
             result.failed[chunk.key] = f"position {known.index(UNWRITTEN)} was never written"
         else:
-            result.drawn[chunk.key] = next_token(known, self._vocab, draw.banned)
+            token = next_token(known, self._vocab, draw.banned)
+            result.drawn[chunk.key] = Drawn(token, scripted_logprobs(token, draw.sampling.logprobs))

@@ -14,6 +14,7 @@ from services.pb import session_pb2
 from services.runtime.codec import failed_event, finished_event, key_from_pb, tokens_event
 from services.runtime.session import PROTOCOL, Session, Terms
 from services.runtime.session_server import SessionServer
+from tests.support.scripted_runner import scripted_logprobs
 
 Up = session_pb2.Up
 
@@ -30,9 +31,11 @@ class Started:
         self._sent = len(start.emitted)
 
     def emit(self, ids: Iterable[int], segments: Iterable[Segment] = ()) -> None:
-        """Sends the next tokens."""
-        listed = list(ids)
-        self._send(tokens_event(self.key, self._sent, listed, segments))
+        """Sends the next tokens, with scripted log probabilities if they were asked for."""
+        listed, drawing = list(ids), self.start.sampling
+        most = drawing.logprobs if drawing.HasField("logprobs") else None
+        logprobs = [one for token in listed if (one := scripted_logprobs(token, most))]
+        self._send(tokens_event(self.key, self._sent, listed, segments, logprobs))
         self._sent += len(listed)
 
     def finish(self, reason: FinishReason = FinishReason.STOP, segments: Iterable[Segment] = ()) -> None:

@@ -1,6 +1,8 @@
-"""The tiny model as a GGUF file, written the way llama.cpp's converter does: its own names, interleaved q and k."""
+"""The tiny model as a GGUF file, written the way llama.cpp's converter does: its own names, interleaved q and k, a
+Mistral as a Llama, and the rotary scaling of Llama 3 as a tensor of divisors."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ _NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "self_attn.o_proj": "attn_output",
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
@@ -24,6 +28,7 @@ _NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_INTERLEAVED = ("llama", "mistral")
 _CONTROL, _NORMAL = 3, 1
 
 
@@ -31,16 +36,18 @@ def write_tiny_gguf(
     hf_directory: Path,
     path: Path,
     *,
-    metadata: Mapping[str, str | int | float | bool] | None = None,
+    metadata: Mapping[str, str | int | float | bool | list[Any]] | None = None,
     tensors: dict[str, np.ndarray[Any, Any]] | None = None,
+    raw: Mapping[str, tuple[gguf.GGMLQuantizationType, np.ndarray[Any, Any]]] | None = None,
     quantization: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
 ) -> Path:
     """`hf_directory` is from `write_tiny_hf_model`. `metadata` and `tensors` are added, or replace what is there.
 
-    Matrices are stored in `quantization`, vectors as float32.
+    Matrices are stored in `quantization`, vectors as float32; those of `raw` as the bytes `[rows, row bytes]` they are.
     """
     config = json.loads((hf_directory / "config.json").read_text())
-    own = config["model_type"]
+    own = {"mistral": "llama"}.get(config["model_type"], config["model_type"])
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     writer = gguf.GGUFWriter(path, own)
     values: dict[str, Any] = {
         f"{own}.block_count": config["num_hidden_layers"],
@@ -50,16 +57,22 @@ def write_tiny_gguf(
         f"{own}.attention.head_count": config["num_attention_heads"],
         f"{own}.attention.head_count_kv": config["num_key_value_heads"],
         f"{own}.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        f"{own}.attention.key_length": head_dim,
+        f"{own}.attention.value_length": head_dim,
         f"{own}.rope.freq_base": config["rope_theta"],
+        **{f"{own}.rope.scaling.{key}": value for key, value in _scaling_metadata(config["rope_scaling"]).items()},
         **_tokenizer_metadata(hf_directory),
         **(metadata or {}),
     }
     for key, value in values.items():
         _add(writer, key, value)
     stored = {_gguf_name(name): _interleaved(name, array, config) for name, array in _weights(hf_directory).items()}
+    if (config["rope_scaling"] or {}).get("rope_type") == "llama3":
+        stored["rope_freqs.weight"] = _llama3_divisors(config["rope_scaling"], config["rope_theta"], head_dim)
     for name, array in (stored | (tensors or {})).items():
         kind = quantization if array.ndim == 2 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
+        stored_kind, content = (raw or {}).get(name) or (kind, gguf.quants.quantize(array, kind))
+        writer.add_tensor(name, content, raw_dtype=stored_kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -88,6 +101,32 @@ def _tokenizer_metadata(directory: Path) -> dict[str, Any]:
     }
 
 
+def _scaling_metadata(scaling: dict[str, Any] | None) -> dict[str, str | int | float]:
+    """Under `rope.scaling`. There is no type for Llama 3, whose scaling is a tensor."""
+    if scaling is None or scaling["rope_type"] in ("default", "llama3"):
+        return {}
+    names = {
+        "rope_type": "type",
+        "factor": "factor",
+        "original_max_position_embeddings": "original_context_length",
+        "beta_fast": "yarn_beta_fast",
+        "beta_slow": "yarn_beta_slow",
+    }
+    return {names[key]: value for key, value in scaling.items()}
+
+
+def _llama3_divisors(scaling: dict[str, Any], theta: float, head_dim: int) -> np.ndarray[Any, Any]:
+    """What each frequency is divided by, `[head_dim / 2]`."""
+    factor, low, high = (scaling[key] for key in ("factor", "low_freq_factor", "high_freq_factor"))
+    divisors = []
+    for pair in range(head_dim // 2):
+        wave = 2 * math.pi * theta ** (2 * pair / head_dim)
+        turns = scaling["original_max_position_embeddings"] / wave
+        kept = (turns - low) / (high - low)
+        divisors.append(1.0 if turns > high else factor if turns < low else 1 / ((1 - kept) / factor + kept))
+    return np.array(divisors, dtype=np.float32)
+
+
 def _add(writer: gguf.GGUFWriter, key: str, value: str | int | float | bool | list[Any]) -> None:
     if isinstance(value, list):
         writer.add_array(key, value)
@@ -108,9 +147,9 @@ def _gguf_name(name: str) -> str:
 
 
 def _interleaved(name: str, array: np.ndarray[Any, Any], config: dict[str, Any]) -> np.ndarray[Any, Any]:
-    """`(a0 a1 … b0 b1 …)` to `(a0 b0 a1 b1 …)` in each head of q and k; only Llama's are stored so."""
+    """`(a0 a1 … b0 b1 …)` to `(a0 b0 a1 b1 …)` in each head of q and k; only some are stored so."""
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}.get(name.split(".")[-2])
-    if heads is None or config["model_type"] != "llama":
+    if heads is None or config["model_type"] not in _INTERLEAVED:
         return array
     halves = array.reshape(heads, 2, -1, *array.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(array.shape))

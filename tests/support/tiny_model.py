@@ -22,6 +22,14 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
+CLASSES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+"""By architecture, as config.json names them."""
+
 _WORDS = ("Ġthe", "Ġa", "Ġof", "Ġto", "Ġand", "ing", "er", "Ġin", "Ġis", "Ġwas", "Ġhe", "Ġfor", "Ġon", "at", "or", "en")
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
@@ -40,15 +48,17 @@ def write_tiny_hf_model(
     seed: int = 0,
     tied: bool = True,
     rope_scaling: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> Path:
     """Write config.json, model.safetensors (float32), tokenizer.json and tokenizer_config.json; returns `directory`.
 
     `vocab` is at least 259 (the bytes and the specials); what is over becomes merged pieces, and past those, rows
-    without a token, as padded vocabularies have. `rope_scaling` goes into config.json as it is.
+    without a token, as padded vocabularies have. `rope_scaling` goes into config.json as it is, and so do `settings`:
+    `head_dim`, `attention_bias`, `sliding_window` and so on.
     """
     directory.mkdir(parents=True, exist_ok=True)
     config = {
-        "architectures": [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[architecture]],
+        "architectures": [CLASSES[architecture]],
         "model_type": architecture,
         "num_hidden_layers": layers,
         "hidden_size": hidden,
@@ -65,6 +75,9 @@ def write_tiny_hf_model(
         "bos_token_id": 1,
         "eos_token_id": 2,
         "dtype": "float32",
+        # Qwen3 takes 128 where nothing is said, whatever the other sizes are.
+        **({"head_dim": hidden // heads} if architecture == "qwen3" else {}),
+        **settings,
     }
     _write_json(directory / "config.json", config)
     save_file(tiny_weights(config, seed), directory / "model.safetensors", metadata={"format": "pt"})
@@ -87,14 +100,18 @@ def tiny_weights(config: dict[str, Any], seed: int) -> Arrays:
     """Random weights under Hugging Face's names for a config.json of this shape."""
     rng = np.random.default_rng(seed)
     hidden, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    head_dim = hidden // config["num_attention_heads"]
-    rows = {"q": hidden, "k": head_dim * config["num_key_value_heads"], "v": head_dim * config["num_key_value_heads"]}
+    head_dim = config.get("head_dim") or hidden // config["num_attention_heads"]
+    queries, keys = head_dim * config["num_attention_heads"], head_dim * config["num_key_value_heads"]
+    is_qwen2, is_biased = config["model_type"] == "qwen2", config.get("attention_bias", False)
 
     def matrix(out: int, fan_in: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         return np.asarray(rng.standard_normal((out, fan_in)) * 1.4 / fan_in**0.5, dtype=np.float32)
 
-    def norm(scale: float = 1.0) -> np.ndarray[Any, np.dtype[np.float32]]:
-        return np.asarray(scale * rng.uniform(0.5, 1.5, hidden), dtype=np.float32)
+    def norm(scale: float = 1.0, width: int = hidden) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return np.asarray(scale * rng.uniform(0.5, 1.5, width), dtype=np.float32)
+
+    def bias(width: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return rng.uniform(-0.5, 0.5, width).astype(np.float32)
 
     weights: Arrays = {"model.embed_tokens.weight": matrix(vocab, hidden), "model.norm.weight": norm(2.0)}
     if not config["tie_word_embeddings"]:
@@ -103,14 +120,19 @@ def tiny_weights(config: dict[str, Any], seed: int) -> Arrays:
         at = f"model.layers.{layer}."
         weights[at + "input_layernorm.weight"] = norm()
         weights[at + "post_attention_layernorm.weight"] = norm()
-        for letter, out in rows.items():
+        for letter, out in {"q": queries, "k": keys, "v": keys}.items():
             weights[at + f"self_attn.{letter}_proj.weight"] = matrix(out, hidden)
-            if config["model_type"] == "qwen2":
-                weights[at + f"self_attn.{letter}_proj.bias"] = rng.uniform(-0.5, 0.5, out).astype(np.float32)
-        weights[at + "self_attn.o_proj.weight"] = matrix(hidden, hidden)
+            if is_qwen2 or is_biased:
+                weights[at + f"self_attn.{letter}_proj.bias"] = bias(out)
+        weights[at + "self_attn.o_proj.weight"] = matrix(hidden, queries)
         weights[at + "mlp.gate_proj.weight"] = matrix(inner, hidden)
         weights[at + "mlp.up_proj.weight"] = matrix(inner, hidden)
         weights[at + "mlp.down_proj.weight"] = matrix(hidden, inner)
+        if is_biased and not is_qwen2:
+            weights[at + "self_attn.o_proj.bias"] = bias(hidden)
+        if config["model_type"] == "qwen3":
+            weights[at + "self_attn.q_norm.weight"] = norm(width=head_dim)
+            weights[at + "self_attn.k_norm.weight"] = norm(width=head_dim)
     return weights
 
 

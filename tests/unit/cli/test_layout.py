@@ -46,3 +46,31 @@ def test_a_cluster_that_could_not_answer_is_refused_with_the_option_named(sizes:
 
 def test_without_prefill_workers_no_store_is_needed() -> None:
     assert "kvstore-0" not in by_name(ClusterLayout(prefill=0, kvstore=0))
+
+
+def cores(layout: ClusterLayout) -> dict[str, str]:
+    return {
+        name: next(value for key, value in member.environment.items() if key.endswith("__CORES"))
+        for name, member in by_name(layout).items()
+        if member.service in ("prefill", "decode")
+    }
+
+
+def test_processors_are_shared_out_among_the_workers() -> None:
+    assert cores(ClusterLayout(processors=(4, 7))) == {"decode-0": "[4]", "prefill-0": "[7]"}
+    layout = ClusterLayout(prefill=0, kvstore=0, processors=(4, 7))
+    assert cores(layout) == {"decode-0": "[4, 7]"}
+    assert by_name(layout)["decode-0"].environment["DIPTYCH_DECODE__THREADS"] == "2"
+
+
+def test_workers_that_have_not_enough_processors_keep_to_none() -> None:
+    layout = ClusterLayout(prefill=2, decode=2, processors=(0, 1))
+    assert set(cores(layout).values()) == {"[]"}
+    assert by_name(layout)["prefill-1"].environment["DIPTYCH_PREFILL__THREADS"] == "1"
+
+
+def test_an_engines_choices_reach_every_worker_and_nobody_else() -> None:
+    found = by_name(ClusterLayout(engine={"weights": "int8"}))
+    assert found["prefill-0"].environment["DIPTYCH_PREFILL__WEIGHTS"] == "int8"
+    assert found["decode-0"].environment["DIPTYCH_DECODE__WEIGHTS"] == "int8"
+    assert not any(key.endswith("__WEIGHTS") for key in found["gateway-0"].environment)

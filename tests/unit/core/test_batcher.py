@@ -4,9 +4,9 @@ import pytest
 
 from services.core.batch_events import Emitted, Event, Failed, Finished, Preempted, Sealed, Started
 from services.core.errors import ContextTooLong, InternalError, InvalidRequest, NeverFits, Overloaded
-from services.core.plan import StepResult
+from services.core.plan import Draw, Drawn, History, StepResult, TokenLogprobs
 from services.core.progress import State
-from services.core.request import FinishReason, Role, Stopping
+from services.core.request import FinishReason, Role, Sampling, Stopping
 from services.core.step_cost import StepCost
 from tests.support.batches import LIMITS, Worker, key, request
 
@@ -99,6 +99,48 @@ def test_a_stop_id_is_banned_before_min_tokens_and_then_ends_the_answer_as_its_l
     plan = worker.plan()
     assert plan.chunks[0].draw is not None and plan.chunks[0].draw.banned == frozenset()
     assert worker.apply(plan, token=7) == [Emitted(key("a"), 1, 7), Finished(key("a"), FinishReason.STOP)]
+
+
+def test_penalties_are_told_of_prompt_and_answer_and_the_same_of_a_resumed_answer() -> None:
+    penal = Sampling(presence_penalty=0.5)
+
+    def drawing(worker: Worker) -> Draw:
+        worker.admit()
+        plan = worker.plan()
+        worker.apply(plan)
+        [draw] = [chunk.draw for chunk in plan.chunks]
+        assert draw is not None
+        return draw
+
+    def told(history: History | None) -> tuple[list[int], list[int]]:
+        assert history is not None
+        return list(history.prompt), list(history.answer)
+
+    worker = Worker()
+    worker.add(replace(request("a", (1, 2)), sampling=penal))
+    draws = [drawing(worker) for _ in range(3)]
+    assert [told(draw.history) for draw in draws] == [([1, 2], []), ([1, 2], [7]), ([1, 2], [7, 7])]
+    elsewhere = Worker()
+    elsewhere.add(replace(request("a", (1, 2)), sampling=penal, emitted=(7,)))
+    assert told(drawing(elsewhere).history) == told(draws[1].history)
+
+
+def test_without_penalties_nothing_is_told_and_nothing_is_edited() -> None:
+    worker = Worker()
+    worker.add(request("a", (1, 2)))
+    worker.admit()
+    [chunk] = worker.plan().chunks
+    assert chunk.draw is not None and chunk.draw.history is None and not chunk.draw.is_edited
+
+
+def test_log_probabilities_stay_with_their_token() -> None:
+    worker = Worker()
+    worker.add(request("a", (1, 2)))
+    worker.admit()
+    logprobs = TokenLogprobs(-0.5, ((7, -0.5), (3, -2.0)))
+    worker.plan()
+    events = worker.batcher.apply(StepResult({key("a"): Drawn(7, logprobs)}), 0.0)
+    assert events == [Emitted(key("a"), 0, 7, logprobs)]
 
 
 def test_a_full_context_ends_the_answer() -> None:
@@ -270,7 +312,7 @@ def test_a_row_gone_wrong_fails_alone_and_its_blocks_are_not_trusted_again() -> 
     worker.add(request("a", range(9)), request("b", range(20, 29)))
     worker.step()
     worker.plan()
-    events = worker.batcher.apply(StepResult({key("b"): 5}, {key("a"): "the logits are not numbers"}), 0.0)
+    events = worker.batcher.apply(StepResult({key("b"): Drawn(5)}, {key("a"): "the logits are not numbers"}), 0.0)
     failed, emitted = events
     assert isinstance(failed, Failed) and isinstance(failed.error, InternalError)
     assert emitted == Emitted(key("b"), 1, 5)

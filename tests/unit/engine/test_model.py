@@ -8,6 +8,7 @@ import torch
 
 from services.core.plan import Chunk
 from services.engine.kv_cache import KVCache
+from tests.unit.engine.attention_cases import spoil
 from tests.unit.engine.tiny_decoder import BLOCK_SIZE, Pair, chunk, make_pair
 
 PROMPT = [(17 * at * at + 5) % 97 for at in range(50)]
@@ -19,8 +20,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama, wide heads": {"head_dim": 16},
     "llama, one kv head": {"num_key_value_heads": 1},
     "llama, no grouping": {"num_key_value_heads": 6},
+    "llama, biased": {"attention_bias": True},
+    "mistral": {"architecture": "mistral"},
+    "mistral, untied, wide heads": {"architecture": "mistral", "tie_word_embeddings": False, "head_dim": 16},
     "qwen2, biased": {"architecture": "qwen2"},
     "qwen2, untied": {"architecture": "qwen2", "tie_word_embeddings": False},
+    "qwen3, q and k normalized": {"architecture": "qwen3"},
+    "qwen3, untied": {"architecture": "qwen3", "tie_word_embeddings": False},
+    "qwen3, biased": {"architecture": "qwen3", "attention_bias": True},
 }
 
 # Trained on 16 positions, so that a prompt of 50 lies well beyond.
@@ -125,14 +132,14 @@ def test_a_shared_prefix_is_read_by_both_requests(llama: Pair) -> None:
 @pytest.mark.parametrize("sizes", [[50], [5, 45], [1] * 50])
 def test_what_an_earlier_owner_left_in_a_block_is_never_read(llama: Pair, sizes: list[int]) -> None:
     cache = llama.cache(13)
-    cache.layer(0)[:] = torch.nan
+    spoil(cache, 0)
     assert_close(compute(llama, cache, sizes, list(range(13))), llama.expected(PROMPT))
 
 
 def test_a_neighbour_whose_cache_is_not_a_number_harms_only_itself(llama: Pair) -> None:
     cache = llama.cache(16)
     llama.logits([chunk(PROMPT[:12], 0, [0, 1, 2], "sound"), chunk(PROMPT[:7], 0, [3, 4], "broken")], cache)
-    cache.layer(1)[3] = torch.nan
+    spoil(cache, 1, 3)
     logits = llama.logits([chunk([PROMPT[12]], 12, [0, 1, 2, 5], "sound"), chunk([1], 7, [3, 4], "broken")], cache)
     assert_close(logits[0], llama.expected(PROMPT[:13])[12])
     assert logits[1].isnan().all()

@@ -12,6 +12,7 @@ from services.engine.interface import StepRunner
 from services.engine.runner import ModelRunner
 from services.engine.warm_up import warm_up
 from tests.support.scripted_runner import ScriptedRunner
+from tests.unit.engine.attention_cases import spoil
 from tests.unit.engine.tiny_decoder import Pair, chunk, greedy
 
 PROMPTS = {"short": [5], "middle": [3, 1, 4, 1, 5, 9, 2], "long": [(7 * at) % 97 for at in range(37)]}
@@ -30,7 +31,7 @@ def generate(runner: StepRunner, prompts: dict[str, list[int]], sampling: Sampli
             done[name] = len(known)
         result = runner.execute(StepPlan(tuple(chunks)))
         for part in chunks:
-            tokens[part.key.request_id].append(result.drawn[part.key])
+            tokens[part.key.request_id].append(result.drawn[part.key].token)
     return {name: tokens[name][len(prompt) :] for name, prompt in prompts.items()}
 
 
@@ -72,7 +73,7 @@ def test_a_request_whose_cache_broke_fails_alone(llama: Pair) -> None:
     runner = ModelRunner(llama.decoder, llama.cache(8))
     first = [chunk([1, 2, 3], 0, [at], name) for at, name in enumerate(("sound", "broken"))]
     runner.execute(StepPlan(tuple(first)))
-    runner.kv.layer(2)[1] = torch.nan
+    spoil(runner.kv, 2, 1)
     second = [chunk([4], 3, [at], name, greedy(4)) for at, name in enumerate(("sound", "broken"))]
     result = runner.execute(StepPlan(tuple(second)))
     assert set(result.drawn) == {second[0].key}
@@ -112,7 +113,7 @@ def test_warm_up_stays_within_the_cache_and_the_context(num_blocks: int) -> None
 def test_a_ban_reaches_the_sampler(llama: Pair) -> None:
     runner = ModelRunner(llama.decoder, llama.cache(8))
     free = chunk([1, 2, 3], 0, [0], draw=greedy(3))
-    token = runner.execute(StepPlan((free,))).drawn[free.key]
+    token = runner.execute(StepPlan((free,))).drawn[free.key].token
     assert free.draw is not None
     bound = replace(free, draw=replace(free.draw, banned=frozenset({token})))
-    assert runner.execute(StepPlan((bound,))).drawn[bound.key] != token
+    assert runner.execute(StepPlan((bound,))).drawn[bound.key].token != token

@@ -5,7 +5,7 @@ import pytest
 
 from services.core.errors import KVCorrupt
 from services.core.ids import BlockId
-from services.core.plan import StepPlan
+from services.core.plan import Drawn, StepPlan
 from services.engine.interface import StepRunner
 from tests.support.scripted_runner import UNWRITTEN, ScriptedRunner, continuation, next_token
 from tests.unit.engine.tiny_decoder import chunk, greedy
@@ -20,7 +20,7 @@ def run(runner: StepRunner, sizes: list[int], blocks: list[int]) -> int:
         part = chunk(PROMPT[start : start + size], start, blocks, draw=greedy(start + size))
         result = runner.execute(StepPlan((part,)))
         start += size
-    return result.drawn[part.key]
+    return result.drawn[part.key].token
 
 
 @pytest.mark.parametrize("sizes", [[40], [16, 24], [1] * 40, [17, 3, 20]])
@@ -35,7 +35,7 @@ def test_a_block_moved_by_its_bytes_continues_the_request() -> None:
     for taken, placed in ((0, 6), (1, 3)):
         target.kv.write_block(BlockId(placed), source.kv.read_block(BlockId(taken)))
     tail = chunk(PROMPT[32:], 32, [6, 3, 4], draw=greedy(40))
-    assert target.execute(StepPlan((tail,))).drawn == {tail.key: next_token(PROMPT, VOCAB)}
+    assert target.execute(StepPlan((tail,))).drawn == {tail.key: Drawn(next_token(PROMPT, VOCAB))}
 
 
 def test_swapped_blocks_change_the_token_and_missing_ones_fail_the_request() -> None:
@@ -44,7 +44,7 @@ def test_swapped_blocks_change_the_token_and_missing_ones_fail_the_request() -> 
     swapped = chunk([PROMPT[39]], 39, [1, 0, 2], "swapped", greedy(40))
     missing = chunk([PROMPT[39]], 39, [0, 5, 2], "missing", greedy(40))
     result = runner.execute(StepPlan((swapped, missing)))
-    assert result.drawn[swapped.key] != next_token(PROMPT, VOCAB)
+    assert result.drawn[swapped.key].token != next_token(PROMPT, VOCAB)
     assert missing.key in result.failed
 
 

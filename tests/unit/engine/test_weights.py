@@ -14,17 +14,24 @@ def qwen() -> Pair:
     return make_pair("qwen2", tie_word_embeddings=False)
 
 
-def test_each_missing_tensor_is_named(qwen: Pair) -> None:
-    for name in qwen.arrays:
-        rest = {other: array for other, array in qwen.arrays.items() if other != name}
+@pytest.fixture(scope="module")
+def everything() -> Pair:
+    """Has every tensor that any model has."""
+    return make_pair("qwen3", tie_word_embeddings=False, attention_bias=True)
+
+
+def test_each_missing_tensor_is_named(everything: Pair) -> None:
+    for name in everything.arrays:
+        rest = {other: array for other, array in everything.arrays.items() if other != name}
         with pytest.raises(ModelError, match=f"{name} is missing"):
-            DecoderWeights.assemble(qwen.config, rest, CPU)
+            DecoderWeights.assemble(everything.config, rest, CPU)
 
 
-def test_each_tensor_of_a_wrong_shape_is_named(qwen: Pair) -> None:
-    for name, array in qwen.arrays.items():
+def test_each_tensor_of_a_wrong_shape_is_named(everything: Pair) -> None:
+    for name, array in everything.arrays.items():
+        wrong = everything.arrays | {name: np.append(array, array[-1:], axis=0)}
         with pytest.raises(ModelError, match=f"{name} has shape"):
-            DecoderWeights.assemble(qwen.config, qwen.arrays | {name: np.append(array, array[-1:], axis=0)}, CPU)
+            DecoderWeights.assemble(everything.config, wrong, CPU)
 
 
 def test_a_transposed_tensor_is_refused(qwen: Pair) -> None:
@@ -33,7 +40,14 @@ def test_a_transposed_tensor_is_refused(qwen: Pair) -> None:
         DecoderWeights.assemble(qwen.config, qwen.arrays | {name: qwen.arrays[name].T}, CPU)
 
 
-@pytest.mark.parametrize("name", ["model.layers.3.input_layernorm.weight", "model.layers.0.self_attn.o_proj.bias"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.layers.3.input_layernorm.weight",
+        "model.layers.0.self_attn.o_proj.bias",
+        "model.layers.0.self_attn.q_norm.weight",
+    ],
+)
 def test_a_tensor_left_over_is_named(qwen: Pair, name: str) -> None:
     with pytest.raises(ModelError, match=name):
         DecoderWeights.assemble(qwen.config, qwen.arrays | {name: np.zeros(48, np.float32)}, CPU)

@@ -5,16 +5,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from services.core.ids import BlockId, RequestId, RequestKey
-from services.core.model_config import KVFormat, ModelConfig, RopeScaling
+from services.core.model_config import KVFormat, ModelConfig
 from services.core.plan import Chunk, Draw
 from services.core.request import Sampling
 from services.engine.batch import Batch
 from services.engine.kv_cache import KVCache
 from services.engine.model import LlamaDecoder
+from services.engine.torch_backend import TorchBackend
 from services.engine.weights import DecoderWeights
+from services.modelfiles.fields import Fields
+from services.modelfiles.hf_config import config_from_hf
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 4
@@ -39,7 +42,7 @@ class Pair:
 
     config: ModelConfig
     decoder: LlamaDecoder
-    reference: LlamaForCausalLM | Qwen2ForCausalLM
+    reference: PreTrainedModel
     arrays: dict[str, np.ndarray]
 
     def cache(self, num_blocks: int) -> KVCache:
@@ -60,11 +63,11 @@ class Pair:
 
 def make_pair(architecture: str = "llama", rope: dict[str, Any] | None = None, **changes: Any) -> Pair:
     """`rope` and `changes` are settings in transformers' spelling, on top of `SMALL`."""
-    classes = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM)}[architecture]
     parameters = {"rope_theta": 10000.0, "rope_type": "default"} | (rope or {})
-    theirs = classes[0](**(SMALL | changes), rope_parameters=parameters)
+    own = {"head_dim": 16} if architecture == "qwen3" else {}
+    theirs = AutoConfig.for_model(architecture, **(SMALL | own | changes), rope_parameters=parameters)
     torch.manual_seed(7)
-    reference = classes[1](theirs).eval()
+    reference = AutoModelForCausalLM.from_config(theirs).eval()
     with torch.no_grad():
         for parameter in reference.parameters():
             # Far from their initial values: a bias of 0 or a norm of 1 would hide that it is not applied.
@@ -72,38 +75,9 @@ def make_pair(architecture: str = "llama", rope: dict[str, Any] | None = None, *
     arrays = {name: tensor.numpy() for name, tensor in reference.state_dict().items()}
     if theirs.tie_word_embeddings:
         del arrays["lm_head.weight"]
-    ours = _our_config(architecture, theirs, parameters)
-    decoder = LlamaDecoder(ours, DecoderWeights.assemble(ours, arrays, CPU))
+    ours = config_from_hf(Fields(theirs.to_dict(), "config.json"))
+    decoder = LlamaDecoder(ours, DecoderWeights.assemble(ours, arrays, CPU), TorchBackend())
     return Pair(ours, decoder, reference, arrays)
-
-
-def _our_config(architecture: str, theirs: LlamaConfig | Qwen2Config, rope: dict[str, Any]) -> ModelConfig:
-    scaling = RopeScaling(
-        kind=rope["rope_type"],
-        factor=rope.get("factor", 1.0),
-        low_freq_factor=rope.get("low_freq_factor", 1.0),
-        high_freq_factor=rope.get("high_freq_factor", 4.0),
-        original_context=rope.get("original_max_position_embeddings", 0),
-        attention_factor=rope.get("attention_factor", 1.0),
-        beta_fast=rope.get("beta_fast", 32.0),
-        beta_slow=rope.get("beta_slow", 1.0),
-    )
-    return ModelConfig(
-        architecture=architecture,
-        layers=theirs.num_hidden_layers,
-        hidden=theirs.hidden_size,
-        intermediate=theirs.intermediate_size,
-        heads=theirs.num_attention_heads,
-        kv_heads=theirs.num_key_value_heads or theirs.num_attention_heads,
-        head_dim=getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads,
-        vocab=theirs.vocab_size,
-        context=theirs.max_position_embeddings,
-        norm_eps=theirs.rms_norm_eps,
-        rope_theta=rope["rope_theta"],
-        rope_scaling=scaling,
-        tied_embeddings=theirs.tie_word_embeddings,
-        attention_bias=architecture == "qwen2",
-    )
 
 
 def kv_format(config: ModelConfig, block_size: int = BLOCK_SIZE) -> KVFormat:

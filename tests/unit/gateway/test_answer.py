@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from services.core.errors import DiptychError, InternalError, Overloaded
 from services.core.ids import RequestId, RequestKey
 from services.core.ledger import Segment
+from services.core.plan import TokenLogprobs
 from services.core.request import FinishReason, Request, Sampling, Stopping
-from services.gateway.answer import Answer, Usage
+from services.gateway.answer import Answer, Usage, total_usage
 from services.gateway.detokenizer import Detokenizer
 from services.gateway.transcript import Transcript
 from services.pb import session_pb2
@@ -18,12 +19,16 @@ from tests.support.byte_model import END, byte_model
 KEY = RequestKey(RequestId("r"))
 
 
-def answer_of(max_tokens: int = 20, stops: tuple[str, ...] = ()) -> Answer:
+def answer_of(
+    max_tokens: int = 20, stops: tuple[str, ...] = (), logprobs: int | None = None, *, started: bool = True
+) -> Answer:
     """Received at 10, started at 11."""
-    request = Request(KEY, (1, 2, 3), Sampling(seed=4), Stopping(max_tokens, stop_ids=frozenset({END})))
+    sampling = Sampling(seed=4, logprobs=logprobs)
+    request = Request(KEY, (1, 2, 3), sampling, Stopping(max_tokens, stop_ids=frozenset({END})))
     transcript = Transcript(Detokenizer(byte_model().token_bytes), request.stopping.stop_ids, stops)
     answer = Answer(request, transcript, received_at=10.0)
-    answer.started(11.0)
+    if started:
+        answer.started(11.0)
     return answer
 
 
@@ -64,6 +69,52 @@ def test_a_failure_is_raised_as_what_it_was() -> None:
     with pytest.raises(Overloaded) as caught:
         answer_of().take(failed_event(KEY, Overloaded("full", retry_after=2.0)), 12.0)
     assert (caught.value.message, caught.value.retry_after) == ("full", 2.0)
+
+
+def test_log_probabilities_come_with_their_tokens_and_with_the_text_they_made() -> None:
+    answer = answer_of(stops=("lo",), logprobs=0)
+    likely = [TokenLogprobs(-float(at)) for at in range(4)]
+    answer.take(tokens_event(KEY, 0, b"Hel", logprobs=likely[:3]), 12.0)
+    delta = answer.take_delta()
+    assert (delta.text, delta.token_ids, delta.logprobs) == ("He", tuple(b"Hel"), tuple(likely[:3]))
+    assert [one.token for one in delta.shown] == [*b"He"]
+    answer.take(tokens_event(KEY, 2, b"ll", logprobs=likely[2:]), 12.5)
+    answer.take(finished_event(KEY, FinishReason.LENGTH), 13.0)
+    delta = answer.take_delta()
+    assert (delta.text, delta.token_ids, delta.logprobs) == ("ll", tuple(b"l"), tuple(likely[3:]))
+    assert [(one.token, one.offset) for one in delta.shown] == [(ord("l"), 2), (ord("l"), 3)]
+    assert delta.reason is FinishReason.LENGTH
+
+
+def test_log_probabilities_that_did_not_come_are_a_fault_and_those_not_asked_for_are_dropped() -> None:
+    with pytest.raises(InternalError):
+        answer_of(logprobs=3).take(tokens_event(KEY, 0, b"a"), 12.0)
+    answer = answer_of()
+    answer.take(tokens_event(KEY, 0, b"a", logprobs=[TokenLogprobs(-1.0)]), 12.0)
+    delta = answer.take_delta()
+    assert (delta.text, delta.logprobs, delta.shown) == ("a", (), ())
+
+
+def test_an_answer_that_waits_for_anothers_prompt_says_so_in_its_ledger() -> None:
+    answer = answer_of(started=False)
+    answer.held(11.0)
+    answer.started(13.0)
+    answer.take(finished_event(KEY, FinishReason.LENGTH, [Segment("decode.run", 1.0)]), 14.0)
+    closing = answer.closed(14.0)
+    assert [(segment.name, segment.seconds) for segment in closing.segments][:2] == [
+        ("gateway.tokenize", 1.0),
+        ("gateway.shared_prompt", 2.0),
+    ]
+    assert (closing.total_seconds, closing.remainder_seconds) == (4.0, 0.0)
+
+
+def test_a_prompt_counts_once_however_many_answers() -> None:
+    answers = [answer_of() for _ in range(3)]
+    for count, answer in enumerate(answers, 1):
+        answer.take(tokens_event(KEY, 0, b"x" * count), 12.0)
+        answer.take(finished_event(KEY, FinishReason.LENGTH, cached_tokens=2 if count == 1 else 3), 13.0)
+    assert total_usage(answers) == Usage(3, 6, 2)
+    assert total_usage([]) == Usage(0, 0, 0)
 
 
 def test_the_schedulers_segments_and_the_hop_fill_the_wait() -> None:

@@ -33,6 +33,13 @@ def test_every_field_arrives() -> None:
         top_k=4,
         min_p=0.1,
         seed=-3,
+        repetition_penalty=1.2,
+        presence_penalty=-1,
+        frequency_penalty=0.5,
+        logit_bias={"7": -100, "3": 2.5},
+        logprobs=True,
+        top_logprobs=4,
+        n=3,
         max_completion_tokens=9,
         min_tokens=2,
         stop="x",
@@ -42,6 +49,22 @@ def test_every_field_arrives() -> None:
     assert (ask.model, ask.temperature, ask.top_p, ask.top_k, ask.min_p) == ("m", 0.0, 0.5, 4, 0.1)
     assert (ask.seed, ask.max_tokens, ask.max_tokens_field, ask.min_tokens) == (-3, 9, "max_completion_tokens", 2)
     assert (ask.stop, ask.stop_token_ids, ask.ignore_eos) == (("x",), (5,), True)
+    assert (ask.repetition_penalty, ask.presence_penalty, ask.frequency_penalty) == (1.2, -1.0, 0.5)
+    assert (ask.logit_bias, ask.logprobs, ask.n) == (((7, -100.0), (3, 2.5)), 4, 3)
+
+
+def test_log_probabilities_are_asked_for_as_each_api_has_it() -> None:
+    assert (chat(logprobs=True).logprobs, chat(logprobs=False, top_logprobs=0).logprobs) == (0, None)
+    asks = [completion_ask({"prompt": "x", "logprobs": count}) for count in (None, 0, 5, 6)]
+    assert [ask.logprobs for ask in asks] == [None, 0, 5, 6]
+    for ask in asks[:3]:
+        validation.check(ask, byte_model(), LIMITS)
+    with pytest.raises(InvalidRequest, match="0 to 5") as caught:
+        validation.check(asks[3], byte_model(), LIMITS)
+    assert caught.value.field == "logprobs"
+    with pytest.raises(InvalidRequest, match="0 to 20") as caught:
+        validation.check(chat(logprobs=True, top_logprobs=21), byte_model(), LIMITS)
+    assert caught.value.field == "top_logprobs"
 
 
 def test_null_is_absent() -> None:
@@ -71,17 +94,22 @@ def test_fields_that_ask_for_nothing_pass() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
-        ("n", 10**6),
+        ("n", "2"),
         ("n", True),
-        ("logprobs", True),
+        ("logprobs", 1),
         ("logprobs", 0),
         ("top_logprobs", 5),
         ("tools", [{"type": "function"}]),
-        ("logit_bias", {"5": 1}),
-        ("presence_penalty", 0.1),
+        ("logit_bias", [5, 1]),
+        ("logit_bias", {"five": 1}),
+        ("logit_bias", {"-5": 1}),
+        ("logit_bias", {"²": 1}),
+        ("logit_bias", {"9" * 5000: 1}),
+        ("logit_bias", {"5": "1"}),
+        ("logit_bias", {"5": True}),
+        ("presence_penalty", "0.1"),
         ("frequency_penalty", "nan"),
-        ("repetition_penalty", 0),
+        ("repetition_penalty", [1]),
         ("response_format", {"type": "json_object"}),
         ("modalities", ["audio"]),
         ("temperature", "nan"),
@@ -209,9 +237,9 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-names = st.sampled_from(
-    ["messages", "prompt", "model", "temperature", "top_k", "seed", "max_tokens", "stop", "n", "stop_token_ids"]
-)
+SHAPED = ["messages", "prompt", "stop", "stop_token_ids", "logit_bias"]
+PLAIN = ["model", "temperature", "top_k", "seed", "max_tokens", "n", "logprobs", "top_logprobs", "presence_penalty"]
+names = st.sampled_from([*SHAPED, *PLAIN])
 
 
 @given(st.dictionaries(names, json_values, max_size=6))

@@ -13,7 +13,7 @@ from tests.support.byte_model import END, VOCAB, byte_model
 
 CONTEXT = 64
 MODEL = byte_model(CONTEXT)
-LIMITS = validation.Limits(messages=3, stops=2, stop_characters=5, stop_token_ids=2)
+LIMITS = validation.Limits(messages=3, stops=2, stop_characters=5, stop_token_ids=2, logit_biases=2, answers=4)
 TERMS = validation.Terms(RequestKey(RequestId("r")), seed=7, deadline=None)
 ASK = Ask(TextPrompt("Hello"))
 
@@ -26,7 +26,7 @@ def refusal(ask: Ask) -> InvalidRequest:
     return caught.value
 
 
-@pytest.mark.parametrize("field", ["temperature", "top_p", "min_p"])
+@pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "repetition_penalty"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.1, 1e9])
 def test_a_number_out_of_range_is_refused_by_name(field: str, value: float) -> None:
     assert refusal(replace(ASK, **{field: value})).field == field
@@ -36,6 +36,20 @@ def test_a_number_out_of_range_is_refused_by_name(field: str, value: float) -> N
     ("field", "value"),
     [
         ("top_p", 0.0),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", 2.1),
+        ("presence_penalty", math.nan),
+        ("frequency_penalty", -2.1),
+        ("logit_bias", ((1, 100.5),)),
+        ("logit_bias", ((1, math.nan),)),
+        ("logit_bias", ((VOCAB, 1.0),)),
+        ("logit_bias", ((-1, 1.0),)),
+        ("logit_bias", ((1, 1.0), (2, 1.0), (3, 1.0))),
+        ("logprobs", -1),
+        ("logprobs", 21),
+        ("n", 0),
+        ("n", -1),
+        ("n", 5),
         ("top_k", -1),
         ("top_k", 2**31),
         ("seed", 2**63),
@@ -123,6 +137,15 @@ def test_stop_ids_are_the_models_and_the_clients() -> None:
 
     assert stop_ids(replace(ASK, stop_token_ids=(3,))) == {END, 3}
     assert stop_ids(replace(ASK, stop_token_ids=(3,), ignore_eos=True)) == {3}
+
+
+def test_every_setting_of_a_draw_goes_down_and_bias_in_the_order_of_ids() -> None:
+    ask = replace(ASK, repetition_penalty=1.1, presence_penalty=0.2, frequency_penalty=0.3, logprobs=2)
+    ask = replace(ask, logit_bias=((9, 1.0), (3, -2.0)))
+    validation.check(ask, MODEL, LIMITS)
+    sampling = validation.request(ask, (1,), MODEL, TERMS).sampling
+    assert (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) == (1.1, 0.2, 0.3)
+    assert (sampling.logit_bias, sampling.logprobs) == (((3, -2.0), (9, 1.0)), 2)
 
 
 @pytest.mark.parametrize(("asked", "taken"), [(None, 7), (0, 0), (-5, -5)])

@@ -41,6 +41,67 @@ def test_qwen2_has_biases_and_may_declare_an_unused_window() -> None:
     assert config.architecture == "qwen2" and config.attention_bias
 
 
+def test_qwen3_normalizes_q_and_k_and_has_heads_of_any_width() -> None:
+    config = read(architectures=["Qwen3ForCausalLM"])
+    assert (config.architecture, config.qk_norm, config.attention_bias, config.head_dim) == ("qwen3", True, False, 128)
+    assert read(architectures=["Qwen3ForCausalLM"], head_dim=96).head_dim == 96
+    assert not read().qk_norm
+
+
+def test_a_model_is_known_by_its_type_where_no_class_is_named() -> None:
+    for architecture in ("llama", "mistral", "qwen2", "qwen3"):
+        assert read(architectures=None, model_type=architecture).architecture == architecture
+
+
+@pytest.mark.parametrize(
+    ("changes", "biases"),
+    [
+        ({}, (False, False)),
+        ({"attention_bias": True}, (True, True)),
+        ({"architectures": ["Qwen3ForCausalLM"], "attention_bias": True}, (True, True)),
+        ({"architectures": ["Qwen3ForCausalLM"]}, (False, False)),
+        ({"architectures": ["Qwen2ForCausalLM"], "attention_bias": False}, (True, False)),
+        ({"architectures": ["MistralForCausalLM"], "attention_bias": False}, (False, False)),
+    ],
+)
+def test_which_projections_have_biases(changes: dict[str, object], biases: tuple[bool, bool]) -> None:
+    config = read(**changes)
+    assert (config.attention_bias, config.output_bias) == biases
+
+
+SLIDING = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "context"),
+    [
+        ("Mistral", {"sliding_window": 64}, 64),
+        ("Mistral", {"sliding_window": 4096}, 512),
+        ("Mistral", {"sliding_window": None}, 512),
+        ("Mistral", {}, 512),
+        ("Qwen2", SLIDING, 64),
+        ("Qwen3", SLIDING, 64),
+        ("Qwen3", SLIDING | {"use_sliding_window": False}, 512),
+        ("Qwen2", SLIDING | {"max_window_layers": 2}, 512),  # as many as there are layers
+        ("Qwen2", SLIDING | {"max_window_layers": 0}, 64),
+        ("Qwen3", SLIDING | {"layer_types": ["full_attention", "sliding_attention"]}, 64),
+        ("Qwen3", SLIDING | {"layer_types": ["full_attention", "full_attention"]}, 512),
+        ("Llama", {"sliding_window": 64}, 512),
+    ],
+)
+def test_a_model_is_served_up_to_the_length_of_its_window(
+    architecture: str, changes: dict[str, object], context: int
+) -> None:
+    assert read(architectures=[f"{architecture}ForCausalLM"], **changes).context == context
+
+
+def test_a_window_also_ends_a_stretched_context() -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    assert read(rope_scaling=yarn).context == 2048
+    mistral = read(architectures=["MistralForCausalLM"], rope_scaling=yarn, sliding_window=1024)
+    assert mistral.context == 1024
+
+
 @pytest.mark.parametrize(
     "spelling",
     [
@@ -74,9 +135,11 @@ def test_another_kind_of_rotary_scaling_is_refused_by_name(kind: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"architectures": ["MistralForCausalLM"]}, "MistralForCausalLM"),
-        ({"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True}, "use_sliding_window"),
-        ({"attention_bias": True}, "attention_bias"),
+        ({"architectures": ["MixtralForCausalLM"]}, "MixtralForCausalLM"),
+        ({"architectures": ["MistralForCausalLM"], "attention_bias": True}, "attention_bias"),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": 0}, "sliding_window"),
+        ({"architectures": ["Qwen3ForCausalLM"], "layer_types": ["sliding_attention"]}, "use_sliding_window"),
+        ({"architectures": ["Qwen3ForCausalLM"], "layer_types": ["linear_attention"]}, "layer_types"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),

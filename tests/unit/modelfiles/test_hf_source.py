@@ -4,12 +4,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch as torch_files
+import torch
 from safetensors.numpy import load_file, save_file
 
 from services.modelfiles.errors import ModelError
 from services.modelfiles.hf_source import read_hf
+from services.modelfiles.prepare import prepare
+from services.modelfiles.prepared import PreparedModel
+from services.modelfiles.stored_tensor import Form
 from services.modelfiles.tensors import checked_tensors
-from tests.support.tiny_model import write_tiny_hf_model
+from tests.support.tiny_model import CLASSES, write_tiny_hf_model
 
 SHARDS = 3
 
@@ -32,7 +37,7 @@ def shard(directory: Path) -> dict[str, str]:
 
 def weights(directory: Path) -> dict[str, Any]:
     source = read_hf(directory)
-    return {name: tensor.read() for name, tensor in checked_tensors(source.config, source.tensors).items()}
+    return {name: tensor.read().floats() for name, tensor in checked_tensors(source.config, source.tensors).items()}
 
 
 def assert_same(left: dict[str, Any], right: dict[str, Any]) -> None:
@@ -44,6 +49,23 @@ def test_shards_are_read_as_one(tiny: Path) -> None:
     whole = weights(tiny)
     shard(tiny)
     assert_same(weights(tiny), whole)
+
+
+def test_shards_in_bfloat16_stay_so(tiny: Path) -> None:
+    exact = weights(tiny)
+    halves = {name: torch.from_numpy(values).to(torch.bfloat16) for name, values in exact.items()}
+    (tiny / "model.safetensors").unlink()
+    shard_of = {name: f"model-{at % SHARDS}.safetensors" for at, name in enumerate(halves)}
+    for file in set(shard_of.values()):
+        torch_files.save_file({name: halves[name] for name in halves if shard_of[name] == file}, tiny / file)
+    edit(tiny / "model.safetensors.index.json", weight_map=shard_of)
+    model = PreparedModel.open(prepare(tiny, tiny.parent / "cache"))
+    stored, floats = model.open_tensors(), model.open_weights()
+    assert {tensor.form for tensor in stored.values()} == {Form.BFLOAT16}
+    assert (model.directory / "weights.safetensors").stat().st_size < sum(
+        values.nbytes for values in exact.values()
+    ) * 0.6
+    assert_same(floats, {name: values.to(torch.float32).numpy() for name, values in halves.items()})
 
 
 def test_a_missing_shard_is_named(tiny: Path) -> None:
@@ -116,8 +138,8 @@ def test_an_equal_head_beside_tied_embeddings_changes_nothing(tiny: Path) -> Non
     assert_same(weights(tiny), whole)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
-def test_both_architectures_are_complete_with_and_without_tied_embeddings(tmp_path: Path, architecture: str) -> None:
+@pytest.mark.parametrize("architecture", CLASSES)
+def test_every_architecture_is_complete_with_and_without_tied_embeddings(tmp_path: Path, architecture: str) -> None:
     tied = weights(write_tiny_hf_model(tmp_path / "tied", architecture=architecture))
     untied = weights(write_tiny_hf_model(tmp_path / "untied", architecture=architecture, tied=False))
     assert untied.keys() - tied.keys() == {"lm_head.weight"}

@@ -4,20 +4,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from services.modelfiles import manifest
 from services.modelfiles.errors import ModelError
+from services.modelfiles.gguf_source import read_gguf
 from services.modelfiles.prepare import prepare
 from services.modelfiles.prepared import PreparedModel
+from services.modelfiles.stored_tensor import Form
 from tests.support.tiny_gguf import write_tiny_gguf
 from tests.support.tiny_model import write_tiny_hf_model
 
 _PREPARE_AND_COUNT = """
 import sys
 from pathlib import Path
+from services.modelfiles.gguf_source import read_gguf
 from services.modelfiles.prepare import prepare
 print(prepare(Path(sys.argv[1]), Path(sys.argv[2]), lambda line: print("step", line)))
 """
@@ -25,6 +29,7 @@ print(prepare(Path(sys.argv[1]), Path(sys.argv[2]), lambda line: print("step", l
 _DIE_WHILE_WRITING = """
 import os, signal, sys
 from pathlib import Path
+from services.modelfiles.gguf_source import read_gguf
 from services.modelfiles.prepare import prepare
 def progress(line):
     if line.startswith("writing"):
@@ -85,6 +90,28 @@ def test_a_gguf_file_has_the_weights_of_its_origin(tiny: Path, tmp_path: Path, c
     theirs = PreparedModel.open(prepare(tiny, cache))
     assert ours.name == "Tiny-Model"
     assert ours.manifest.files[manifest.WEIGHTS] == theirs.manifest.files[manifest.WEIGHTS]
+
+
+def test_a_quantized_file_is_kept_in_its_own_blocks(tiny: Path, tmp_path: Path, cache: Path) -> None:
+    path = write_tiny_gguf(tiny, tmp_path / "a.gguf", quantization=gguf.GGMLQuantizationType.Q4_1)
+    model = PreparedModel.open(prepare(path, cache))
+    stored, floats, source = model.open_tensors(), model.open_weights(), read_gguf(path).tensors
+    assert stored.keys() == floats.keys() == source.keys()
+    for name, tensor in stored.items():
+        assert tensor.form is (Form.Q4_1 if len(tensor.shape) == 2 else Form.FLOAT32)
+        assert tensor.data.tobytes() == source[name].read().data.tobytes()
+        assert floats[name].dtype == np.float32 and floats[name].shape == tensor.shape
+    assert model.manifest.files[manifest.WEIGHTS].size < path.stat().st_size
+    model.verify()
+
+
+def test_a_directory_of_an_earlier_format_is_left_and_made_anew(tiny: Path, cache: Path) -> None:
+    target = prepare(tiny, cache)
+    path = target / manifest.MANIFEST
+    path.write_text(path.read_text().replace(f'"format": {manifest.FORMAT}', f'"format": {manifest.FORMAT - 1}'))
+    with pytest.raises(ModelError, match="another format"):
+        PreparedModel.open(target)
+    PreparedModel.open(prepare(tiny, cache)).verify()
 
 
 def test_two_processes_at_once_prepare_once(tiny: Path, cache: Path) -> None:

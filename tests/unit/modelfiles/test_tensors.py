@@ -5,7 +5,9 @@ import pytest
 
 from services.core.model_config import ModelConfig, RopeScaling
 from services.modelfiles.errors import ModelError
-from services.modelfiles.tensors import EMBEDDING, HEAD, Floats, LazyTensor, checked_tensors, expected_tensors
+from services.modelfiles.ggml_blocks import Floats
+from services.modelfiles.stored_tensor import Form, LazyTensor, StoredTensor
+from services.modelfiles.tensors import EMBEDDING, HEAD, checked_tensors, expected_tensors
 
 CONFIG = ModelConfig(
     architecture="qwen2",
@@ -25,8 +27,12 @@ CONFIG = ModelConfig(
 )
 
 
+EVERYTHING = replace(CONFIG, layers=1, tied_embeddings=False, output_bias=True, qk_norm=True)
+
+
 def lazy(values: Floats) -> LazyTensor:
-    return LazyTensor(values.shape, lambda: values)
+    stored = StoredTensor(Form.FLOAT32, values.shape, values)
+    return LazyTensor(Form.FLOAT32, values.shape, lambda: stored)
 
 
 def checkpoint(config: ModelConfig) -> dict[str, LazyTensor]:
@@ -38,13 +44,23 @@ def test_a_complete_checkpoint_is_returned_in_order() -> None:
     assert list(checked_tensors(CONFIG, found)) == list(expected_tensors(CONFIG))
 
 
-@pytest.mark.parametrize("name", expected_tensors(replace(CONFIG, layers=1, tied_embeddings=False)))
+@pytest.mark.parametrize("name", expected_tensors(EVERYTHING))
 def test_every_missing_tensor_is_named(name: str) -> None:
-    config = replace(CONFIG, layers=1, tied_embeddings=False)
-    found = checkpoint(config)
+    found = checkpoint(EVERYTHING)
     del found[name]
     with pytest.raises(ModelError, match=f"missing.*{name}"):
-        checked_tensors(config, found)
+        checked_tensors(EVERYTHING, found)
+
+
+@pytest.mark.parametrize("name", expected_tensors(EVERYTHING).keys() - expected_tensors(replace(CONFIG, layers=1)))
+def test_what_only_other_models_have_is_left_over(name: str) -> None:
+    found = checkpoint(EVERYTHING)
+    config = replace(CONFIG, layers=1)
+    with pytest.raises(ModelError, match=f"not part.*{name}|{name} differs"):
+        checked_tensors(
+            config,
+            {kept: found[kept] for kept in expected_tensors(config)} | {name: lazy(np.zeros((16, 8), np.float32))},
+        )
 
 
 def test_a_left_over_tensor_is_named() -> None:
@@ -74,6 +90,12 @@ def test_stored_rotary_frequencies_are_ignored() -> None:
 def test_a_head_beside_tied_embeddings_may_repeat_them() -> None:
     found = checkpoint(CONFIG)
     assert HEAD not in checked_tensors(CONFIG, found | {HEAD: found[EMBEDDING]})
+
+
+def test_a_head_in_another_form_may_repeat_the_embeddings() -> None:
+    halves = StoredTensor(Form.FLOAT16, (16, 8), np.ones((16, 8), np.float16))
+    found = checkpoint(CONFIG)
+    assert HEAD not in checked_tensors(CONFIG, found | {HEAD: LazyTensor(Form.FLOAT16, (16, 8), lambda: halves)})
 
 
 def test_a_head_that_differs_from_tied_embeddings_is_refused() -> None:

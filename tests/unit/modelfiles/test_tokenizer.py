@@ -167,11 +167,19 @@ def split_as(tag: str, text: str) -> list[str]:
         ("gpt-2", ["It", "'s", " 1234", "!", "\n\n  ", " x"]),
         ("qwen2", ["It", "'s", " ", "1", "2", "3", "4", "!\n\n", "  ", " x"]),
         ("llama-bpe", ["It", "'s", " ", "123", "4", "!\n\n", "  ", " x"]),
+        ("tekken", ["It", "'s", " ", "1", "2", "3", "4", "!\n\n", "  ", " x"]),
         ("default", ["It", "'", "s", " ", "123", "4", "!", "\n\n  ", " x"]),
     ],
 )
 def test_every_tag_splits_text_its_own_way(tag: str, pieces: list[str]) -> None:
     assert split_as(tag, "It's 1234!\n\n   x") == pieces
+
+
+@pytest.mark.parametrize(
+    ("tag", "pieces"), [("tekken", ["an", " HTTPServer", "Error"]), ("qwen2", ["an", " HTTPServerError"])]
+)
+def test_only_tekken_splits_where_the_case_changes(tag: str, pieces: list[str]) -> None:
+    assert split_as(tag, "an HTTPServerError") == pieces
 
 
 @given(st.text())

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from services.core.errors import BY_REASON, InternalError, InvalidRequest, error_from
 from services.core.ids import RequestId, RequestKey
 from services.core.ledger import Segment
+from services.core.plan import TokenLogprobs
 from services.core.request import FinishReason, Request, Role, Sampling, Stopping
 from services.pb import session_pb2
 from services.runtime import codec
@@ -22,11 +23,16 @@ requests = st.builds(
     emitted=tokens,
     sampling=st.builds(
         Sampling,
-        st.floats(0, 2),
-        st.integers(0, 100),
-        st.floats(0, 1),
-        st.floats(0, 1),
-        st.integers(-(2**63), 2**63 - 1),
+        temperature=st.floats(0, 2),
+        top_k=st.integers(0, 100),
+        top_p=st.floats(0, 1),
+        min_p=st.floats(0, 1),
+        seed=st.integers(-(2**63), 2**63 - 1),
+        repetition_penalty=st.floats(0.01, 100),
+        presence_penalty=st.floats(-2, 2),
+        frequency_penalty=st.floats(-2, 2),
+        logit_bias=st.lists(st.tuples(st.integers(0, 2**31), st.floats(-100, 100)), max_size=4).map(tuple),
+        logprobs=st.none() | st.integers(0, 20),
     ),
     stopping=st.builds(Stopping, st.integers(21, 9999), st.integers(0, 99), st.frozensets(st.integers(0, 2**20))),
     role=st.sampled_from(Role),
@@ -76,6 +82,42 @@ def test_an_end_survives_the_wire(key: RequestKey, reason: FinishReason, segment
     assert codec.key_from_pb(event) == key
     assert codec.finish_reason_from_pb(event.finished) is reason
     assert codec.segments_from_pb(event.segments) == segments
+
+
+def test_a_start_that_says_nothing_of_penalties_has_none() -> None:
+    start = session_pb2.Start(request_id="r", role=session_pb2.ROLE_WHOLE, prompt=[1])
+    start.stopping.max_tokens = 1
+    assert not codec.request_from_pb(start, 0.0).sampling.has_penalties
+
+
+logprobs = st.builds(
+    TokenLogprobs,
+    st.floats(max_value=0, allow_nan=False),
+    st.lists(st.tuples(st.integers(0, 2**31), st.floats(max_value=0, allow_nan=False)), max_size=3).map(tuple),
+)
+
+
+@given(keys, st.lists(st.tuples(st.integers(0, 2**20), logprobs), max_size=4))
+def test_log_probabilities_survive_the_wire_beside_their_tokens(
+    key: RequestKey, drawn: list[tuple[int, TokenLogprobs]]
+) -> None:
+    event = codec.tokens_event(key, 3, [token for token, _ in drawn], logprobs=[one for _, one in drawn])
+    arrived = session_pb2.Event.FromString(event.SerializeToString()).tokens
+    assert list(arrived.ids) == [token for token, _ in drawn]
+    assert codec.logprobs_from_pb(arrived) == tuple(one for _, one in drawn)
+    assert codec.logprobs_from_pb(codec.tokens_event(key, 0, [1, 2]).tokens) == ()
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        session_pb2.Tokens(ids=[1, 2], logprobs=[session_pb2.TokenLogprobs()]),
+        session_pb2.Tokens(ids=[1], logprobs=[session_pb2.TokenLogprobs(top_ids=[1])]),
+    ],
+)
+def test_log_probabilities_that_do_not_fit_the_tokens_are_a_fault(tokens: session_pb2.Tokens) -> None:
+    with pytest.raises(InternalError):
+        codec.logprobs_from_pb(tokens)
 
 
 @pytest.mark.parametrize("reason", sorted(BY_REASON))

@@ -1,0 +1,135 @@
+"""Linear layers over packed panels, shared out among threads.
+
+Few rows are multiplied by the weights as they are kept, decoded in registers: what limits then is reading them. For
+more rows panels are decoded once into scratch that stays in the cache, and all rows run over that: what limits then is
+arithmetic. Both ways give the same bits (see `forms`).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from services.engine.compiled.kernels.calls import call
+from services.engine.compiled.kernels.forms import PANEL
+from services.engine.compiled.kernels.linear_kernels import FEW, MOST_ROWS
+from services.engine.compiled.kernels.row_tiles import gate_panel
+from services.engine.compiled.kernels.team import take
+from services.engine.jit import inner
+
+SHARE = 4
+"""Panels that a thread takes at a time: an even number, for gate and up belong together."""
+ROWS_TOGETHER = 24
+ROWS_BYTES = 256 << 10
+"""How many rows run over the same panels before the next rows do: at least so many, else what fills these bytes."""
+
+MATRIX = np.dtype(
+    [(name, "i8") for name in ("panels", "panel_bytes", "outputs", "inputs", "few", "many", "decode")], align=True
+)
+"""A packed matrix: address and size of its panels, outputs in whole panels, and the addresses of its kernels; `decode`
+is 0 for float32, which needs none."""
+
+
+def scratch_bytes(inputs: int) -> int:
+    """Of a thread's own space for decoded panels."""
+    return SHARE * inputs * PANEL * 4
+
+
+class Rows(NamedTuple):
+    """A float32 matrix in memory, for compiled code."""
+
+    address: int
+    stride: int
+    """Bytes from row to row."""
+    count: int
+
+
+class Job(NamedTuple):
+    """What one thread needs to do its part of a layer."""
+
+    counter: int
+    """Address of the number that hands out work."""
+    scratch: int
+    """Address of the thread's own `scratch_bytes`."""
+    adds: int
+    """1 to add to the result's rows, 0 to overwrite them."""
+
+
+@inner
+def linear(matrix, x, y, job):
+    """One thread's part of y (+)= x · Wᵀ. `y` is complete when all threads have returned."""
+    panels = matrix.outputs // PANEL
+    first = take(job.counter) * SHARE
+    while first < panels:
+        _panels(matrix, first, min(first + SHARE, panels), x, y, job)
+        first = take(job.counter) * SHARE
+
+
+@inner
+def gated(matrix, x, gate_up, y, job):
+    """One thread's part of SwiGLU's first half. The matrix's panels are of gate and up by turns, and so are those of
+    `gate_up`; y gets gate / (1 + e^-gate) · up."""
+    panels = matrix.outputs // PANEL
+    first = take(job.counter) * SHARE
+    while first < panels:
+        end = min(first + SHARE, panels)
+        _panels(matrix, first, end, x, gate_up, job)
+        for row in range(x.count):
+            source, target = gate_up.address + row * gate_up.stride, y.address + row * y.stride
+            for panel in range(first, end, 2):
+                gate = source + panel * PANEL * 4
+                gate_panel(gate, gate + PANEL * 4, target + panel // 2 * PANEL * 4)
+        first = take(job.counter) * SHARE
+
+
+@inner
+def decoded(matrix, first, count, scratch):
+    """The address of `count` panels of float32: of the matrix itself, or of scratch after decoding into it."""
+    source = matrix.panels + first * matrix.panel_bytes
+    if matrix.decode == 0:
+        return source
+    call(matrix.decode, (source, matrix.panel_bytes, count, matrix.inputs, scratch))
+    return scratch
+
+
+@inner
+def _panels(matrix, first, end, x, y, job):
+    target = y.address + first * PANEL * 4
+    if x.count <= FEW:
+        source, count = matrix.panels + first * matrix.panel_bytes, end - first
+        call(
+            matrix.few,
+            (
+                source,
+                matrix.panel_bytes,
+                count,
+                matrix.inputs,
+                x.address,
+                x.stride,
+                x.count,
+                target,
+                y.stride,
+                job.adds,
+            ),
+        )
+        return
+    source = decoded(matrix, first, end - first, job.scratch)
+    size = matrix.inputs * PANEL * 4
+    # Some rows at a time over all the panels, so that both stay in the second-level cache.
+    rows = max(ROWS_TOGETHER, ROWS_BYTES // (matrix.inputs * 4) // MOST_ROWS * MOST_ROWS)
+    for row in range(0, x.count, rows):
+        count = min(rows, x.count - row)
+        row_source, row_target = x.address + row * x.stride, target + row * y.stride
+        for panel in range(end - first):
+            call(
+                matrix.many,
+                (
+                    source + panel * size,
+                    matrix.inputs,
+                    row_source,
+                    x.stride,
+                    count,
+                    row_target + panel * PANEL * 4,
+                    y.stride,
+                    job.adds,
+                ),
+            )

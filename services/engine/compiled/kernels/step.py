@@ -1,0 +1,298 @@
+"""One step of the whole model in one call: every thread of the team runs `step`, and meets the others between phases.
+
+    for each layer:   norm → qkv → heads and KV → attention → out (+) → norm → gate·up → down (+)
+    for rows that draw:   norm → head
+
+Owns the order of phases and what is shared between threads. Row counts, tables and addresses come in ready-made.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from services.engine.compiled.kernels.calls import call
+from services.engine.compiled.kernels.forms import PANEL
+from services.engine.compiled.kernels.linear import MATRIX, Job, Rows, decoded, gated, linear
+from services.engine.compiled.kernels.linear_kernels import FEW
+from services.engine.compiled.kernels.row_tiles import get_float
+from services.engine.compiled.kernels.rows import Angles, Heads, Place, clear_block, normalize, ready_head
+from services.engine.compiled.kernels.team import meet, take, ticks
+from services.engine.jit import inner, outer
+
+LAYER = np.dtype([("qkv", MATRIX), ("out", MATRIX), ("gate_up", MATRIX), ("down", MATRIX)], align=True)
+
+PHASES = ("norm", "linear", "heads", "attention", "head", "wait")
+NORM, LINEAR, HEADS, ATTENTION, HEAD, WAIT = range(len(PHASES))
+COUNTERS_PER_LAYER = 8
+COUNTERS_AROUND = 4
+ROWS_AT_ONCE = 4
+"""Rows a thread takes at a time where each is little work."""
+
+
+class Model(NamedTuple):
+    """The weights; arrays per layer are empty where the model has none."""
+
+    layers: np.ndarray  # [layers] of LAYER
+    embedding: np.ndarray  # [1] of MATRIX
+    head: np.ndarray  # [1] of MATRIX
+    attention_norm: np.ndarray  # [layers, hidden]
+    mlp_norm: np.ndarray  # [layers, hidden]
+    norm: np.ndarray  # [hidden]
+    qkv_bias: np.ndarray  # [layers, 0 or (heads + 2 kv_heads) · head_dim]
+    out_bias: np.ndarray  # [layers, 0 or hidden]
+    query_norm: np.ndarray  # [layers, 0 or head_dim]
+    key_norm: np.ndarray  # [layers, 0 or head_dim]
+    cos: np.ndarray  # [positions, head_dim / 2]
+    sin: np.ndarray
+    attend: int
+    """Address of `attention.attend_unit`'s kernel."""
+    heads: int
+    eps: float
+    query_scale: float
+
+
+class Work(NamedTuple):
+    """What to compute in this step."""
+
+    tokens: np.ndarray  # [rows]
+    positions: np.ndarray  # [rows]
+    requests: np.ndarray  # [rows], the row's line in `tables`
+    tables: np.ndarray  # [requests, blocks]
+    units: np.ndarray  # [units, 2]: first row and number of rows, neighbouring tokens of one request
+    kept: np.ndarray  # [rows that matter after the last layer's KV is stored], ascending; mostly those that draw
+    last_units: np.ndarray  # as `units`, of the kept rows only
+    has_logits: bool
+    """Whether the logits of the kept rows are wanted."""
+
+
+class Space(NamedTuple):
+    """Buffers that outlive the step; large enough for its rows."""
+
+    hidden: np.ndarray  # [rows, hidden]
+    normed: np.ndarray  # [rows, hidden]
+    own: np.ndarray  # [threads, FEW, hidden], as `normed`, for steps with few rows
+    qkv: np.ndarray  # [rows, (heads + 2 kv_heads) · head_dim]
+    attended: np.ndarray  # [rows, heads · head_dim]
+    gate_up: np.ndarray  # [rows, 2 · intermediate], in panels of 16, gate and up by turns
+    activated: np.ndarray  # [rows, intermediate]
+    logits: np.ndarray  # [rows that draw, vocabulary in whole panels]
+    panels: np.ndarray  # [threads, largest panel]
+    attention: np.ndarray  # [threads, scratch_bytes]
+
+
+class Team(NamedTuple):
+    """How the threads share a step."""
+
+    size: int
+    counters: np.ndarray  # [phases], 0 before the step
+    meeting: np.ndarray  # [1], never reset
+    ticks: np.ndarray  # [threads, PHASES], added to
+
+
+@inner
+def _address(array):
+    return np.int64(array.ctypes.data)
+
+
+@inner
+def _rows(array, count):
+    return Rows(np.int64(array.ctypes.data), np.int64(array.strides[0]), np.int64(count))
+
+
+@inner
+def _counter(team, number):
+    return np.int64(team.counters.ctypes.data) + np.int64(8 * number)
+
+
+@inner
+def _passed(team, thread, phase, since):
+    """Adds the time since `since` to a phase; then waits for the others. Returns the time."""
+    done = ticks()
+    team.ticks[thread, phase] += done - since
+    if team.size == 1:
+        return done
+    meet(np.int64(team.meeting.ctypes.data), team.size)
+    now = ticks()
+    team.ticks[thread, WAIT] += now - done
+    return now
+
+
+@inner
+def _begin(model, work, space, cache, thread, counter):
+    """Embeddings, and blocks made ready: before the layers, for there threads write into one block side by side."""
+    scratch = _address(space.panels[thread])
+    count = work.tokens.size
+    row = take(counter)
+    while row < count:
+        token = work.tokens[row]
+        source = decoded(model.embedding[0], token // PANEL, 1, scratch)
+        _copy_column(source, token % PANEL, space.hidden[row])
+        position = work.positions[row]
+        if position % cache.block_size == 0:
+            clear_block(cache, work.tables[work.requests[row], position // cache.block_size])
+        row = take(counter)
+
+
+@inner
+def _copy_column(panel, column, target):
+    for at in range(target.size):
+        target[at] = get_float(panel + (at * PANEL + column) * 4)
+
+
+@inner
+def _norm(source, bias, weight, eps, target, counter):
+    """Rows of `source`, to which `bias` (or nothing) is added first, normalized into `target`."""
+    count = source.shape[0]
+    first = take(counter) * ROWS_AT_ONCE
+    while first < count:
+        for row in range(first, min(first + ROWS_AT_ONCE, count)):
+            for at in range(bias.size):
+                source[row, at] += bias[at]
+            normalize(source[row], weight, eps, target[row])
+        first = take(counter) * ROWS_AT_ONCE
+
+
+@inner
+def _normed(space, bias, weight, eps, count, team, thread, counter):
+    """The first `count` rows of hidden states (to which `bias`, or nothing, is added first), normalized.
+
+    Few rows each thread normalizes for itself, which is less than waiting for the others.
+    """
+    since = ticks()
+    if count <= FEW and bias.size == 0:
+        own = space.own[thread]
+        for row in range(count):
+            normalize(space.hidden[row], weight, eps, own[row])
+        team.ticks[thread, NORM] += ticks() - since
+        return _rows(own, count)
+    _norm(space.hidden[:count], bias, weight, eps, space.normed[:count], counter)
+    _passed(team, thread, NORM, since)
+    return _rows(space.normed, count)
+
+
+@inner
+def _ready(model, work, space, cache, layer, row, head):
+    """Heads of a row that read one KV head, and its key and value into the cache."""
+    heads = Heads(
+        model.heads, model.qkv_bias[layer], model.query_norm[layer], model.key_norm[layer], model.eps, model.query_scale
+    )
+    position = work.positions[row]
+    block = work.tables[work.requests[row], position // cache.block_size]
+    place = Place(np.int64(layer), block, position % cache.block_size)
+    ready_head(space.qkv[row], heads, Angles(model.cos[position], model.sin[position]), cache, place, head)
+
+
+@inner
+def _heads(model, work, space, cache, layer, counter):
+    count = work.tokens.size
+    first = take(counter) * ROWS_AT_ONCE
+    while first < count:
+        for row in range(first, min(first + ROWS_AT_ONCE, count)):
+            for head in range(cache.kv_heads):
+                _ready(model, work, space, cache, layer, row, head)
+        first = take(counter) * ROWS_AT_ONCE
+
+
+@inner
+def _attention(model, work, units, is_ready, space, cache, layer, thread, counter):
+    """Units that are not ready are made so first: a unit that is all its request has in this step waits for nobody."""
+    group = model.heads // cache.kv_heads
+    count = units.shape[0] * cache.kv_heads
+    scratch = _address(space.attention[thread])
+    query_bytes, output_bytes = space.qkv.shape[1] * 4, space.attended.shape[1] * 4
+    head_bytes = cache.head_dim * cache.block_size * cache.width
+    part = cache.kv_heads * head_bytes
+    number = take(counter)
+    while number < count:
+        # The last units first: they have the longest contexts, and what is long should not come last.
+        which = units.shape[0] - 1 - number // cache.kv_heads
+        head = number % cache.kv_heads
+        row, tokens = units[which, 0], units[which, 1]
+        if not is_ready:
+            for at in range(row, row + tokens):
+                _ready(model, work, space, cache, layer, at, head)
+        offset = head * group * cache.head_dim * 4
+        call(
+            model.attend,
+            (
+                _address(space.qkv) + row * query_bytes + offset,
+                _address(space.attended) + row * output_bytes + offset,
+                query_bytes,
+                output_bytes,
+                tokens,
+                group,
+                work.positions[row],
+                _address(work.tables[work.requests[row]]),
+                cache.address + layer * cache.layer_bytes + head * head_bytes,
+                part,
+                2 * part + head * (cache.block_size * 4 - head_bytes),
+                cache.kv_heads * cache.block_size * 4,
+                cache.block_bytes,
+                cache.block_size,
+                cache.head_dim,
+                scratch,
+            ),
+        )
+        number = take(counter)
+
+
+@inner
+def _compact(work, space):
+    """Moves the kept rows to the front."""
+    for at in range(work.kept.size):
+        row = work.kept[at]
+        if row != at:
+            space.hidden[at] = space.hidden[row]
+            space.attended[at] = space.attended[row]
+
+
+@outer
+def step(thread, team, model, work, space, cache):
+    """One thread's part of a step: KV of all rows in the cache, hidden states and logits of the kept rows in `space`.
+
+    In the last layer only the kept rows go on once KV is stored: of a long prompt that is one row, or none.
+    """
+    count, layers = work.tokens.size, model.layers.size
+    scratch = _address(space.panels[thread])
+    no_bias = model.norm[:0]
+    now = ticks()
+    _begin(model, work, space, cache, thread, _counter(team, 0))
+    _passed(team, thread, NORM, now)
+    for layer in range(layers):
+        weights, units = model.layers[layer], work.units
+        at = COUNTERS_AROUND + layer * COUNTERS_PER_LAYER
+        h = _normed(space, no_bias, model.attention_norm[layer], model.eps, count, team, thread, _counter(team, at))
+        now = ticks()
+        linear(weights.qkv, h, _rows(space.qkv, count), Job(_counter(team, at + 1), scratch, 0))
+        now = _passed(team, thread, LINEAR, now)
+        is_last = layer == layers - 1
+        is_ready = units.shape[0] > work.tables.shape[0] or (is_last and work.kept.size < count)
+        if is_ready:
+            _heads(model, work, space, cache, layer, _counter(team, at + 2))
+            now = _passed(team, thread, HEADS, now)
+        if is_last:
+            count, units = work.kept.size, work.last_units
+            if count == 0:
+                return
+        _attention(model, work, units, is_ready, space, cache, layer, thread, _counter(team, at + 3))
+        now = _passed(team, thread, ATTENTION, now)
+        if is_last and count < work.tokens.size:
+            if thread == 0:
+                _compact(work, space)
+            now = _passed(team, thread, ATTENTION, now)
+        x, activated = _rows(space.hidden, count), _rows(space.activated, count)
+        linear(weights.out, _rows(space.attended, count), x, Job(_counter(team, at + 4), scratch, 1))
+        _passed(team, thread, LINEAR, now)
+        bias, norm = model.out_bias[layer], model.mlp_norm[layer]
+        h = _normed(space, bias, norm, model.eps, count, team, thread, _counter(team, at + 5))
+        now = ticks()
+        gated(weights.gate_up, h, _rows(space.gate_up, count), activated, Job(_counter(team, at + 6), scratch, 0))
+        now = _passed(team, thread, LINEAR, now)
+        linear(weights.down, activated, x, Job(_counter(team, at + 7), scratch, 1))
+        _passed(team, thread, LINEAR, now)
+    if not work.has_logits:
+        return
+    h = _normed(space, no_bias, model.norm, model.eps, count, team, thread, _counter(team, 1))
+    now = ticks()
+    linear(model.head[0], h, _rows(space.logits, count), Job(_counter(team, 2), scratch, 0))
+    _passed(team, thread, HEAD, now)

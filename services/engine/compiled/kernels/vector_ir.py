@@ -1,0 +1,147 @@
+"""The few vector operations the kernels are made of, emitted as LLVM IR: eight float32 lanes (one AVX2 register).
+
+Owns the spelling of each operation, so that the kernels read like arithmetic. Addresses are 64-bit integers, in bytes.
+The order of every sum is written out here and never left to the optimizer: equal inputs give equal bits.
+"""
+
+from llvmlite import ir
+from numba.core import cgutils
+
+LANES = 8
+FLOAT, HALF = ir.FloatType(), ir.HalfType()
+BYTE, SHORT, INT, LONG = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+FLOATS, HALVES = ir.VectorType(FLOAT, LANES), ir.VectorType(HALF, LANES)
+BYTES, SHORTS, INTS = ir.VectorType(BYTE, LANES), ir.VectorType(SHORT, LANES), ir.VectorType(INT, LANES)
+
+WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+"""Bytes of a stored number."""
+
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
+_EXP_POLYNOMIAL = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+_EXP_LOWEST, _EXP_HIGHEST = -87.0, 88.0
+"""Beyond these the result would be subnormal, or overflow; what is computed is e^-87 = 1.6e-38 or e^88 = 1.7e38."""
+
+
+class Vectors:
+    """Emits at the end of `builder`'s block."""
+
+    def __init__(self, builder: ir.IRBuilder) -> None:
+        self.builder = builder
+
+    # --- addresses
+
+    def number(self, value: int) -> ir.Constant:
+        return ir.Constant(LONG, value)
+
+    def at(self, base: ir.Value, offset: ir.Value | int) -> ir.Value:
+        return self.builder.add(base, self.number(offset) if isinstance(offset, int) else offset)
+
+    def times(self, value: ir.Value, factor: int) -> ir.Value:
+        return self.builder.mul(value, self.number(factor))
+
+    # --- memory
+
+    def load(self, kind: ir.Type, address: ir.Value) -> ir.Value:
+        loaded = self.builder.load(self.builder.inttoptr(address, ir.PointerType(kind)))
+        loaded.align = 1
+        return loaded
+
+    def store(self, value: ir.Value, address: ir.Value) -> None:
+        stored = self.builder.store(value, self.builder.inttoptr(address, ir.PointerType(value.type)))
+        stored.align = 1
+
+    def widened(self, dtype: str, address: ir.Value) -> ir.Value:
+        """Eight stored numbers as float32."""
+        if dtype == "float32":
+            return self.load(FLOATS, address)
+        if dtype == "float16":
+            return self.builder.fpext(self.load(HALVES, address), FLOATS)
+        if dtype == "bfloat16":
+            bits = self.builder.zext(self.load(SHORTS, address), INTS)
+            return self.builder.bitcast(self.builder.shl(bits, self.ints(16)), FLOATS)
+        return self.builder.sitofp(self.builder.sext(self.load(BYTES, address), INTS), FLOATS)
+
+    def unsigned_bytes(self, address: ir.Value) -> ir.Value:
+        return self.builder.zext(self.load(BYTES, address), INTS)
+
+    # --- lanes
+
+    def ints(self, value: int) -> ir.Constant:
+        return ir.Constant(INTS, [value] * LANES)
+
+    def floats(self, value: float) -> ir.Constant:
+        return ir.Constant(FLOATS, [value] * LANES)
+
+    @property
+    def zeros(self) -> ir.Constant:
+        return self.floats(0.0)
+
+    def spread(self, scalar: ir.Value) -> ir.Value:
+        """The scalar in every lane."""
+        kind = FLOATS if scalar.type == FLOAT else INTS
+        empty = ir.Constant(kind, ir.Undefined)
+        first = self.builder.insert_element(empty, scalar, ir.Constant(INT, 0))
+        return self.builder.shuffle_vector(first, empty, self.ints(0))
+
+    def spread_from(self, address: ir.Value) -> ir.Value:
+        return self.spread(self.load(FLOAT, address))
+
+    def first_lanes(self, count: ir.Value, first: int) -> ir.Value:
+        """Which lanes of those numbered from `first` are below `count`."""
+        numbers = ir.Constant(INTS, list(range(first, first + LANES)))
+        return self.builder.icmp_signed("<", numbers, self.spread(self.builder.trunc(count, INT)))
+
+    # --- arithmetic
+
+    def fma(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+        return self._call("llvm.fma", x, y, z)
+
+    def larger(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        """Of each lane. A NaN in `x` gives `y`, one in `y` gives NaN."""
+        return self.builder.select(self.builder.fcmp_ordered(">", x, y), x, y)
+
+    def total(self, vector: ir.Value) -> ir.Value:
+        """Sum of the lanes: first of those four apart, then two, then one."""
+        return self._fold(vector, self.builder.fadd)
+
+    def largest(self, vector: ir.Value) -> ir.Value:
+        return self._fold(vector, self.larger)
+
+    def exp(self, x: ir.Value) -> ir.Value:
+        """e^x within 2 units in the last place; e^0 is exactly 1, NaN stays NaN, very small and large x are cut.
+
+        Cody and Waite's reduction to |r| <= ln 2 / 2, then the minimax polynomial of the Cephes library (`expf`).
+        """
+        builder = self.builder
+        x = builder.select(builder.fcmp_ordered("<", x, self.floats(_EXP_LOWEST)), self.floats(_EXP_LOWEST), x)
+        x = builder.select(builder.fcmp_ordered(">", x, self.floats(_EXP_HIGHEST)), self.floats(_EXP_HIGHEST), x)
+        turns = self._call("llvm.nearbyint", builder.fmul(x, self.floats(_LOG2_E)))
+        rest = self.fma(turns, self.floats(-_LN2_HIGH), x)
+        rest = self.fma(turns, self.floats(-_LN2_LOW), rest)
+        value = self.floats(_EXP_POLYNOMIAL[0])
+        for coefficient in _EXP_POLYNOMIAL[1:]:
+            value = self.fma(value, rest, self.floats(coefficient))
+        value = self.fma(value, builder.fmul(rest, rest), builder.fadd(rest, self.floats(1.0)))
+        exponent = builder.shl(builder.add(builder.fptosi(turns, INTS), self.ints(127)), self.ints(23))
+        return builder.fmul(value, builder.bitcast(exponent, FLOATS))
+
+    # --- loops and accumulators
+
+    def loop(self, count: ir.Value):
+        """A context manager; its value's `index` runs from 0 to count - 1."""
+        return cgutils.for_range(self.builder, count, intp=LONG)
+
+    def variable(self, value: ir.Value) -> ir.Value:
+        return cgutils.alloca_once_value(self.builder, value)
+
+    def _fold(self, vector, combine):
+        for width in (4, 2, 1):
+            order = ir.Constant(INTS, [(lane + width) % LANES for lane in range(LANES)])
+            vector = combine(vector, self.builder.shuffle_vector(vector, vector, order))
+        return self.builder.extract_element(vector, ir.Constant(INT, 0))
+
+    def _call(self, name: str, *operands: ir.Value) -> ir.Value:
+        kind = ir.FunctionType(FLOATS, [FLOATS] * len(operands))
+        function = cgutils.get_or_insert_function(self.builder.module, kind, f"{name}.v{LANES}f32")
+        return self.builder.call(function, operands)

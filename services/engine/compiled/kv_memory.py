@@ -1,0 +1,60 @@
+"""The paged KV cache in host memory: one run of bytes per block, in the order of `KVFormat`.
+
+Owns the memory; the kernels get its address. Must not know which block is whose, or free.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from services.core.errors import KVCorrupt
+from services.core.ids import BlockId
+from services.core.model_config import KVFormat
+from services.engine.compiled.kernels.rows import Cache
+
+WIDTHS = {"float32": 4, "float16": 2, "int8": 1}
+"""Bytes of a number of the format's dtype."""
+
+
+class KVMemory:
+    """`num_blocks` blocks. Implements `interface.KVAccess`. The system gives pages when they are first written."""
+
+    def __init__(self, kv_format: KVFormat, num_blocks: int) -> None:
+        self._format = kv_format
+        self._blocks = np.zeros((num_blocks, kv_format.block_bytes), np.uint8)
+
+    @property
+    def format(self) -> KVFormat:
+        return self._format
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def blocks(self) -> npt.NDArray[np.uint8]:
+        """`[num_blocks, block_bytes]`, the memory itself."""
+        return self._blocks
+
+    @property
+    def view(self) -> Cache:
+        """What the kernels know of it; valid while this object lives."""
+        kv = self._format
+        return Cache(
+            self._blocks.ctypes.data,
+            kv.block_bytes,
+            kv.layer_bytes,
+            WIDTHS[kv.dtype],
+            kv.block_size,
+            kv.kv_heads,
+            kv.head_dim,
+        )
+
+    def read_block(self, block: BlockId) -> memoryview:
+        """See `KVAccess.read_block`."""
+        return memoryview(self._blocks[block]).toreadonly()
+
+    def write_block(self, block: BlockId, content: memoryview) -> None:
+        """See `KVAccess.write_block`."""
+        if content.nbytes != self._format.block_bytes:
+            raise KVCorrupt(f"a block has {content.nbytes} bytes where its format has {self._format.block_bytes}")
+        self._blocks[block] = np.frombuffer(content, np.uint8)

@@ -1,0 +1,26 @@
+"""Which of several errors stands out from the others. Pure."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+Z_BOUND = 3.5
+"""Of the modified z-score, as its authors recommend (Iglewicz and Hoaglin 1993)."""
+_NORMAL = 0.6745
+"""Median absolute deviation of a normal distribution with deviation 1."""
+
+
+def outliers(errors: Sequence[float], times: float) -> list[int]:
+    """Places of those that are far from the median by the modified z-score and above `times` the median.
+
+    The second condition is there because errors of like things are alike to the last digits, and then hardly any
+    deviation is large for a z-score. What is not a number stands out.
+    """
+    values = np.asarray(errors, np.float64)
+    odd = ~np.isfinite(values)
+    if odd.all():
+        return list(range(len(values)))
+    median = np.median(values[~odd])
+    deviation = np.median(np.abs(values[~odd] - median))
+    far = _NORMAL * (values - median) > Z_BOUND * deviation
+    return [int(at) for at in np.flatnonzero(odd | (far & (values > times * median)))]
