@@ -169,7 +169,7 @@ async def test_when_every_decode_worker_is_gone_the_request_is_told_so() -> None
 
 
 async def test_a_deadline_is_kept_in_the_queue_and_in_the_middle() -> None:
-    async with scripted_cluster() as cluster:
+    async with scripted_cluster(faults={"decode": {"decode.step": 0.005}}) as cluster:
         now = asyncio.get_running_loop().time()
         late = await cluster.caller.start(prompt_of(40), 5, deadline=now).end()
         running = cluster.caller.start(prompt_of(40), 900, deadline=now + 0.4)
@@ -227,7 +227,7 @@ async def test_a_stop_string_is_not_forgotten_when_its_worker_dies() -> None:
 
 
 async def test_a_worker_that_drains_is_left_alone_and_fails_nobody() -> None:
-    async with scripted_cluster(decode=2) as cluster:
+    async with scripted_cluster(decode=2, queue_timeout=30) as cluster:
         running = cluster.caller.start(prompt_of(40), 300)
         await running.until(3)
         cluster.members["decode-0"].process.stopping.set()

@@ -5,7 +5,7 @@ stale or mixed up on its way changes the answer.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +36,7 @@ from tests.support.processes import process_of
 from tests.support.scripted_runner import ScriptedRunner
 
 VOCAB = 1000
+NO_FAULTS: Mapping[str, dict[str, float]] = {}
 LIMITS = BatchLimits(
     block_size=16,
     num_blocks=64,
@@ -181,9 +182,16 @@ class ScriptedCluster:
 
 @asynccontextmanager
 async def scripted_cluster(
-    prefill: int = 1, decode: int = 1, limits: BatchLimits = LIMITS, **faults: dict[str, float]
+    prefill: int = 1,
+    decode: int = 1,
+    limits: BatchLimits = LIMITS,
+    faults: Mapping[str, dict[str, float]] = NO_FAULTS,
+    queue_timeout: float = 3,
 ) -> AsyncIterator[ScriptedCluster]:
-    """Ready: every worker in the scheduler's view, the store known to every worker. Nothing may be held at the end."""
+    """Ready: every worker in the scheduler's view, the store known to every worker. Nothing may be held at the end.
+
+    `faults` are planted by kind of service.
+    """
     addresses = {"kvstore-0": address()} | {f"prefill-{n}": address() for n in range(prefill)}
     addresses |= {f"decode-{n}": address() for n in range(decode)} | {"scheduler-0": address()}
     stores = [addresses["kvstore-0"]]
@@ -198,7 +206,7 @@ async def scripted_cluster(
                 case "kvstore":
                     member = await run(stack, kind, KVStoreSettings(**fields), kvstore)
                 case "scheduler":
-                    chosen = SchedulerSettings(workers=workers, kvstores=stores, queue_timeout=3, **fields)
+                    chosen = SchedulerSettings(workers=workers, kvstores=stores, queue_timeout=queue_timeout, **fields)
                     member = await run(stack, kind, chosen, scheduler)
                 case _:
                     member = await run_worker(stack, kind, fields | {"kvstores": stores}, limits)
