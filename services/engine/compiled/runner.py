@@ -28,6 +28,7 @@ from services.engine.compiled.kernels.step import (
     Work,
     step,
 )
+from services.engine.compiled.kernels.team import COUNTER
 from services.engine.compiled.kv_memory import KVMemory
 from services.engine.compiled.memory import compiled_memory
 from services.engine.compiled.threads import Threads
@@ -63,8 +64,7 @@ class CompiledRunner:
         self._threads = threads
         self._team = Team(
             threads.count,
-            np.zeros(COUNTERS_AROUND + COUNTERS_PER_LAYER * config.layers, np.int64),
-            np.zeros(1, np.int64),
+            np.zeros((COUNTERS_AROUND + COUNTERS_PER_LAYER * config.layers, COUNTER), np.int64),
             np.zeros((threads.count, len(PHASES)), np.int64),
         )
         self._space = self._space_for(1, 1)

@@ -55,20 +55,30 @@ class Job(NamedTuple):
 
 
 @inner
+def pieces(matrix):
+    """In how many pieces the work of a linear layer is handed out."""
+    return (matrix.outputs // PANEL + SHARE - 1) // SHARE
+
+
+@inner
 def linear(matrix, x, y, job):
-    """One thread's part of y (+)= x · Wᵀ. `y` is complete when all threads have returned."""
+    """One thread's part of y (+)= x · Wᵀ; returns how many pieces it did."""
     panels = matrix.outputs // PANEL
+    mine = 0
     first = take(job.counter) * SHARE
     while first < panels:
         _panels(matrix, first, min(first + SHARE, panels), x, y, job)
+        mine += 1
         first = take(job.counter) * SHARE
+    return mine
 
 
 @inner
 def gated(matrix, x, gate_up, y, job):
-    """One thread's part of SwiGLU's first half. The matrix's panels are of gate and up by turns, and so are those of
-    `gate_up`; y gets gate / (1 + e^-gate) · up."""
+    """One thread's part of SwiGLU's first half; returns how many pieces it did. The matrix's panels are of gate and up
+    by turns, and so are those of `gate_up`; y gets gate / (1 + e^-gate) · up."""
     panels = matrix.outputs // PANEL
+    mine = 0
     first = take(job.counter) * SHARE
     while first < panels:
         end = min(first + SHARE, panels)
@@ -78,7 +88,9 @@ def gated(matrix, x, gate_up, y, job):
             for panel in range(first, end, 2):
                 gate = source + panel * PANEL * 4
                 gate_panel(gate, gate + PANEL * 4, target + panel // 2 * PANEL * 4)
+        mine += 1
         first = take(job.counter) * SHARE
+    return mine
 
 
 @inner

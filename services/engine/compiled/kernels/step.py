@@ -12,11 +12,11 @@ import numpy as np
 
 from services.engine.compiled.kernels.calls import call
 from services.engine.compiled.kernels.forms import PANEL
-from services.engine.compiled.kernels.linear import MATRIX, Job, Rows, decoded, gated, linear
+from services.engine.compiled.kernels.linear import MATRIX, Job, Rows, decoded, gated, linear, pieces
 from services.engine.compiled.kernels.linear_kernels import FEW
 from services.engine.compiled.kernels.row_tiles import get_float
 from services.engine.compiled.kernels.rows import Angles, Heads, Place, clear_block, normalize, ready_head
-from services.engine.compiled.kernels.team import meet, take, ticks
+from services.engine.compiled.kernels.team import COUNTER, finish, take, ticks
 from services.engine.jit import inner, outer
 
 LAYER = np.dtype([("qkv", MATRIX), ("out", MATRIX), ("gate_up", MATRIX), ("down", MATRIX)], align=True)
@@ -84,8 +84,7 @@ class Team(NamedTuple):
     """How the threads share a step."""
 
     size: int
-    counters: np.ndarray  # [phases], 0 before the step
-    meeting: np.ndarray  # [1], never reset
+    counters: np.ndarray  # [phases, COUNTER], 0 before the step
     ticks: np.ndarray  # [threads, PHASES], added to
 
 
@@ -101,28 +100,39 @@ def _rows(array, count):
 
 @inner
 def _counter(team, number):
-    return np.int64(team.counters.ctypes.data) + np.int64(8 * number)
+    return np.int64(team.counters.ctypes.data) + np.int64(8 * COUNTER * number)
+
+
+class Turn(NamedTuple):
+    """A thread's way through one phase."""
+
+    counter: int
+    phase: int
+    since: int
 
 
 @inner
-def _passed(team, thread, phase, since):
-    """Adds the time since `since` to a phase; then waits for the others. Returns the time."""
+def _turn(team, number, phase):
+    return Turn(_counter(team, number), np.int64(phase), ticks())
+
+
+@inner
+def _end(team, thread, turn, mine, total):
+    """The thread has done `mine` of the phase's `total` pieces and waits for the rest; both are counted as time."""
     done = ticks()
-    team.ticks[thread, phase] += done - since
-    if team.size == 1:
-        return done
-    meet(np.int64(team.meeting.ctypes.data), team.size)
-    now = ticks()
-    team.ticks[thread, WAIT] += now - done
-    return now
+    team.ticks[thread, turn.phase] += done - turn.since
+    if team.size > 1:
+        finish(turn.counter, np.int64(mine), np.int64(total))
+        team.ticks[thread, WAIT] += ticks() - done
 
 
 @inner
-def _begin(model, work, space, cache, thread, counter):
+def _begin(model, work, space, cache, team, thread):
     """Embeddings, and blocks made ready: before the layers, for there threads write into one block side by side."""
+    turn, mine = _turn(team, 0, NORM), 0
     scratch = _address(space.panels[thread])
     count = work.tokens.size
-    row = take(counter)
+    row = take(turn.counter)
     while row < count:
         token = work.tokens[row]
         source = decoded(model.embedding[0], token // PANEL, 1, scratch)
@@ -130,7 +140,9 @@ def _begin(model, work, space, cache, thread, counter):
         position = work.positions[row]
         if position % cache.block_size == 0:
             clear_block(cache, work.tables[work.requests[row], position // cache.block_size])
-        row = take(counter)
+        mine += 1
+        row = take(turn.counter)
+    _end(team, thread, turn, mine, count)
 
 
 @inner
@@ -140,33 +152,29 @@ def _copy_column(panel, column, target):
 
 
 @inner
-def _norm(source, bias, weight, eps, target, counter):
-    """Rows of `source`, to which `bias` (or nothing) is added first, normalized into `target`."""
-    count = source.shape[0]
-    first = take(counter) * ROWS_AT_ONCE
-    while first < count:
-        for row in range(first, min(first + ROWS_AT_ONCE, count)):
-            for at in range(bias.size):
-                source[row, at] += bias[at]
-            normalize(source[row], weight, eps, target[row])
-        first = take(counter) * ROWS_AT_ONCE
-
-
-@inner
-def _normed(space, bias, weight, eps, count, team, thread, counter):
+def _normed(space, bias, weight, eps, count, team, thread, number):
     """The first `count` rows of hidden states (to which `bias`, or nothing, is added first), normalized.
 
-    Few rows each thread normalizes for itself, which is less than waiting for the others.
+    Few rows each thread normalizes for itself, which is less than waiting for the others. (One that comes late reads
+    what others may be changing, but then finds no piece left to use it for.)
     """
-    since = ticks()
+    turn, mine = _turn(team, number, NORM), 0
     if count <= FEW and bias.size == 0:
         own = space.own[thread]
         for row in range(count):
             normalize(space.hidden[row], weight, eps, own[row])
-        team.ticks[thread, NORM] += ticks() - since
+        team.ticks[thread, NORM] += ticks() - turn.since
         return _rows(own, count)
-    _norm(space.hidden[:count], bias, weight, eps, space.normed[:count], counter)
-    _passed(team, thread, NORM, since)
+    first = take(turn.counter) * ROWS_AT_ONCE
+    while first < count:
+        for row in range(first, min(first + ROWS_AT_ONCE, count)):
+            source = space.hidden[row]
+            for at in range(bias.size):
+                source[at] += bias[at]
+            normalize(source, weight, eps, space.normed[row])
+        mine += 1
+        first = take(turn.counter) * ROWS_AT_ONCE
+    _end(team, thread, turn, mine, (count + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE)
     return _rows(space.normed, count)
 
 
@@ -183,30 +191,34 @@ def _ready(model, work, space, cache, layer, row, head):
 
 
 @inner
-def _heads(model, work, space, cache, layer, counter):
+def _heads(model, work, space, cache, layer, team, thread, number):
+    turn, mine = _turn(team, number, HEADS), 0
     count = work.tokens.size
-    first = take(counter) * ROWS_AT_ONCE
+    first = take(turn.counter) * ROWS_AT_ONCE
     while first < count:
         for row in range(first, min(first + ROWS_AT_ONCE, count)):
             for head in range(cache.kv_heads):
                 _ready(model, work, space, cache, layer, row, head)
-        first = take(counter) * ROWS_AT_ONCE
+        mine += 1
+        first = take(turn.counter) * ROWS_AT_ONCE
+    _end(team, thread, turn, mine, (count + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE)
 
 
 @inner
-def _attention(model, work, units, is_ready, space, cache, layer, thread, counter):
+def _attention(model, work, units, is_ready, space, cache, layer, team, thread, number):
     """Units that are not ready are made so first: a unit that is all its request has in this step waits for nobody."""
+    turn, mine = _turn(team, number, ATTENTION), 0
     group = model.heads // cache.kv_heads
     count = units.shape[0] * cache.kv_heads
     scratch = _address(space.attention[thread])
     query_bytes, output_bytes = space.qkv.shape[1] * 4, space.attended.shape[1] * 4
     head_bytes = cache.head_dim * cache.block_size * cache.width
     part = cache.kv_heads * head_bytes
-    number = take(counter)
-    while number < count:
+    piece = take(turn.counter)
+    while piece < count:
         # The last units first: they have the longest contexts, and what is long should not come last.
-        which = units.shape[0] - 1 - number // cache.kv_heads
-        head = number % cache.kv_heads
+        which = units.shape[0] - 1 - piece // cache.kv_heads
+        head = piece % cache.kv_heads
         row, tokens = units[which, 0], units[which, 1]
         if not is_ready:
             for at in range(row, row + tokens):
@@ -233,17 +245,41 @@ def _attention(model, work, units, is_ready, space, cache, layer, thread, counte
                 scratch,
             ),
         )
-        number = take(counter)
+        mine += 1
+        piece = take(turn.counter)
+    _end(team, thread, turn, mine, count)
 
 
 @inner
-def _compact(work, space):
+def _compact(work, space, team, thread, number):
     """Moves the kept rows to the front."""
-    for at in range(work.kept.size):
-        row = work.kept[at]
-        if row != at:
-            space.hidden[at] = space.hidden[row]
-            space.attended[at] = space.attended[row]
+    turn, mine = _turn(team, number, ATTENTION), 0
+    if take(turn.counter) == 0:
+        for at in range(work.kept.size):
+            row = work.kept[at]
+            if row != at:
+                space.hidden[at] = space.hidden[row]
+                space.attended[at] = space.attended[row]
+        mine = 1
+    _end(team, thread, turn, mine, 1)
+
+
+@inner
+def _linear(matrix, x, y, adds, space, team, thread, number, phase):
+    turn = _turn(team, number, phase)
+    mine = linear(matrix, x, y, Job(turn.counter, _address(space.panels[thread]), adds))
+    _end(team, thread, turn, mine, pieces(matrix))
+
+
+@inner
+def _gated(matrix, x, space, team, thread, number):
+    """Gate and up, and what SwiGLU makes of them."""
+    turn = _turn(team, number, LINEAR)
+    y = _rows(space.activated, x.count)
+    job = Job(turn.counter, _address(space.panels[thread]), 0)
+    mine = gated(matrix, x, _rows(space.gate_up, x.count), y, job)
+    _end(team, thread, turn, mine, pieces(matrix))
+    return y
 
 
 @outer
@@ -253,46 +289,29 @@ def step(thread, team, model, work, space, cache):
     In the last layer only the kept rows go on once KV is stored: of a long prompt that is one row, or none.
     """
     count, layers = work.tokens.size, model.layers.size
-    scratch = _address(space.panels[thread])
     no_bias = model.norm[:0]
-    now = ticks()
-    _begin(model, work, space, cache, thread, _counter(team, 0))
-    _passed(team, thread, NORM, now)
+    _begin(model, work, space, cache, team, thread)
     for layer in range(layers):
         weights, units = model.layers[layer], work.units
         at = COUNTERS_AROUND + layer * COUNTERS_PER_LAYER
-        h = _normed(space, no_bias, model.attention_norm[layer], model.eps, count, team, thread, _counter(team, at))
-        now = ticks()
-        linear(weights.qkv, h, _rows(space.qkv, count), Job(_counter(team, at + 1), scratch, 0))
-        now = _passed(team, thread, LINEAR, now)
+        h = _normed(space, no_bias, model.attention_norm[layer], model.eps, count, team, thread, at)
+        _linear(weights.qkv, h, _rows(space.qkv, count), 0, space, team, thread, at + 1, LINEAR)
         is_last = layer == layers - 1
         is_ready = units.shape[0] > work.tables.shape[0] or (is_last and work.kept.size < count)
         if is_ready:
-            _heads(model, work, space, cache, layer, _counter(team, at + 2))
-            now = _passed(team, thread, HEADS, now)
+            _heads(model, work, space, cache, layer, team, thread, at + 2)
         if is_last:
             count, units = work.kept.size, work.last_units
             if count == 0:
                 return
-        _attention(model, work, units, is_ready, space, cache, layer, thread, _counter(team, at + 3))
-        now = _passed(team, thread, ATTENTION, now)
+        _attention(model, work, units, is_ready, space, cache, layer, team, thread, at + 3)
         if is_last and count < work.tokens.size:
-            if thread == 0:
-                _compact(work, space)
-            now = _passed(team, thread, ATTENTION, now)
-        x, activated = _rows(space.hidden, count), _rows(space.activated, count)
-        linear(weights.out, _rows(space.attended, count), x, Job(_counter(team, at + 4), scratch, 1))
-        _passed(team, thread, LINEAR, now)
-        bias, norm = model.out_bias[layer], model.mlp_norm[layer]
-        h = _normed(space, bias, norm, model.eps, count, team, thread, _counter(team, at + 5))
-        now = ticks()
-        gated(weights.gate_up, h, _rows(space.gate_up, count), activated, Job(_counter(team, at + 6), scratch, 0))
-        now = _passed(team, thread, LINEAR, now)
-        linear(weights.down, activated, x, Job(_counter(team, at + 7), scratch, 1))
-        _passed(team, thread, LINEAR, now)
-    if not work.has_logits:
-        return
-    h = _normed(space, no_bias, model.norm, model.eps, count, team, thread, _counter(team, 1))
-    now = ticks()
-    linear(model.head[0], h, _rows(space.logits, count), Job(_counter(team, 2), scratch, 0))
-    _passed(team, thread, HEAD, now)
+            _compact(work, space, team, thread, 3)
+        x = _rows(space.hidden, count)
+        _linear(weights.out, _rows(space.attended, count), x, 1, space, team, thread, at + 4, LINEAR)
+        h = _normed(space, model.out_bias[layer], model.mlp_norm[layer], model.eps, count, team, thread, at + 5)
+        activated = _gated(weights.gate_up, h, space, team, thread, at + 6)
+        _linear(weights.down, activated, x, 1, space, team, thread, at + 7, LINEAR)
+    if work.has_logits:
+        h = _normed(space, no_bias, model.norm, model.eps, count, team, thread, 1)
+        _linear(model.head[0], h, _rows(space.logits, count), 0, space, team, thread, 2, HEAD)

@@ -1,7 +1,10 @@
-"""Compute threads that work on one step together: handing out work, and waiting for one another.
+"""Compute threads that work on one step together: handing out work, and waiting until it is done.
 
-Work is handed out in small pieces by a counter, not in fixed shares: a thread that is held up (a busy machine, a
-larger piece) leaves more to the others. Who computes a piece does not change its result.
+A phase's work is handed out in small pieces by a counter, and a phase is over when all pieces are done, not when all
+threads have come: a thread that is held up (a busy machine, a larger piece) leaves more to the others, and holds them
+up only while it has a piece in hand. Who computes a piece does not change its result.
+
+A phase's counter is two int64: pieces handed out, pieces done. It has a cache line of its own.
 """
 
 import platform
@@ -16,12 +19,15 @@ SPINS = 4096
 """Looks at the counter before giving the processor away (some 20 µs): longer than a balanced wait, shorter than what
 another process would lose."""
 
+COUNTER = 8
+"""int64 in a counter with what lies between it and the next."""
+
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
 
 
 @intrinsic
 def take(context, counter):
-    """The next number of a counter, an int64 at this address: 0, 1, 2, … over all threads."""
+    """The next piece of the phase whose counter is at this address: 0, 1, 2, … over all threads."""
 
     def emit(context, builder, signature, arguments):
         pointer = builder.inttoptr(arguments[0], ir.PointerType(LONG))
@@ -31,23 +37,22 @@ def take(context, counter):
 
 
 @intrinsic
-def meet(context, counter, members):
-    """Returns when all `members` threads are here. `counter` is the address of an int64 that starts at 0."""
+def finish(context, counter, mine, total):
+    """Tells that `mine` pieces of the phase are done, and returns when all `total` are."""
 
     def emit(context, builder, signature, arguments):
         v = Vectors(builder)
-        counter, members = arguments
-        pointer = builder.inttoptr(counter, ir.PointerType(LONG))
-        arrived = builder.atomic_rmw("add", pointer, v.number(1), "seq_cst")
-        goal = builder.mul(builder.add(builder.sdiv(arrived, members), v.number(1)), members)
+        counter, mine, total = arguments
+        pointer = builder.inttoptr(v.at(counter, 8), ir.PointerType(LONG))
+        builder.atomic_rmw("add", pointer, mine, "seq_cst")
         spins = v.variable(v.number(0))
         looking, waiting, yielding, met = (
             builder.append_basic_block(name) for name in ("look", "wait", "yield", "met")
         )
         builder.branch(looking)
         builder.position_at_end(looking)
-        here = builder.load_atomic(pointer, "acquire", 8)
-        builder.cbranch(builder.icmp_signed("<", here, goal), waiting, met)
+        done = builder.load_atomic(pointer, "acquire", 8)
+        builder.cbranch(builder.icmp_signed("<", done, total), waiting, met)
         builder.position_at_end(waiting)
         if IS_X86:
             builder.call(_void_function(builder, "llvm.x86.sse2.pause"), [])
@@ -60,7 +65,7 @@ def meet(context, counter, members):
         builder.position_at_end(met)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), emit
+    return types.void(types.int64, types.int64, types.int64), emit
 
 
 @intrinsic
