@@ -21,14 +21,13 @@ from services.engine.compiled.kernels.linear_kernels import FEW
 from services.engine.compiled.kernels.step import (
     COUNTERS_AROUND,
     COUNTERS_PER_LAYER,
-    PHASES,
     Model,
     Space,
-    Team,
     Work,
     step,
 )
 from services.engine.compiled.kernels.team import COUNTER
+from services.engine.compiled.kernels.turns import PHASES, Team
 from services.engine.compiled.kv_memory import KVMemory
 from services.engine.compiled.memory import compiled_memory
 from services.engine.compiled.threads import Threads
@@ -64,7 +63,7 @@ class CompiledRunner:
         self._threads = threads
         self._team = Team(
             threads.count,
-            np.zeros((COUNTERS_AROUND + COUNTERS_PER_LAYER * config.layers, COUNTER), np.int64),
+            np.zeros((COUNTERS_AROUND + COUNTERS_PER_LAYER * config.layers, 1 + threads.count, COUNTER), np.int64),
             np.zeros((threads.count, len(PHASES)), np.int64),
         )
         self._space = self._space_for(1, 1)

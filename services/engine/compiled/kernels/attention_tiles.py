@@ -10,7 +10,6 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from services.engine.compiled.kernels.forms import HALVES_OF_PANEL
 from services.engine.compiled.kernels.vector_ir import BYTE, FLOAT, FLOATS, INT, Vectors
 
 PAGE = 16
@@ -28,24 +27,20 @@ def score_tile(context, width, rows, keys, pitch, queries, query_bytes, head_dim
 
     A dimension's keys are `pitch` bytes from the next one's. Rows and the bytes of a number, `width`, are constants.
     """
-    dtype, height, size = DTYPES[width.literal_value], rows.literal_value, width.literal_value
+    dtype, height = DTYPES[width.literal_value], rows.literal_value
 
     def emit(context, builder, signature, arguments):
         v = Vectors(builder)
         keys, pitch, queries, query_bytes, head_dim, scores = arguments[2:]
         q_rows = [v.at(queries, v.times(query_bytes, row)) for row in range(height)]
-        sums = [[v.variable(v.zeros) for _ in HALVES_OF_PANEL] for _ in range(height)]
+        sums = [v.variable(v.zeros) for _ in range(height)]
         with v.loop(head_dim) as loop:
-            line = v.at(keys, builder.mul(loop.index, pitch))
-            key = [v.widened(dtype, v.at(line, 8 * half * size)) for half in HALVES_OF_PANEL]
-            for row in range(height):
-                query = v.spread_from(v.at(q_rows[row], v.times(loop.index, 4)))
-                for half in HALVES_OF_PANEL:
-                    slot = sums[row][half]
-                    builder.store(v.fma(query, key[half], builder.load(slot)), slot)
-        for row in range(height):
-            for half in HALVES_OF_PANEL:
-                v.store(builder.load(sums[row][half]), v.at(scores, 4 * PAGE * row + 32 * half))
+            key = v.widened(dtype, v.at(keys, builder.mul(loop.index, pitch)))
+            for query_row, slot in zip(q_rows, sums, strict=True):
+                query = v.spread_from(v.at(query_row, v.times(loop.index, 4)))
+                builder.store(v.fma(query, key, builder.load(slot)), slot)
+        for row, slot in enumerate(sums):
+            v.store(builder.load(slot), v.at(scores, 4 * PAGE * row))
         return context.get_dummy_value()
 
     return types.void(width, rows, *[types.int64] * 6), emit
@@ -57,28 +52,23 @@ def value_tile(context, width, rows, values, pitch, weights, shrink, outputs, ou
 
     `pitch` is the bytes from one position's values to the next one's; weights are `[rows][16]`, shrink `[rows]`.
     """
-    dtype, height, size = DTYPES[width.literal_value], rows.literal_value, width.literal_value
+    dtype, height = DTYPES[width.literal_value], rows.literal_value
 
     def emit(context, builder, signature, arguments):
         v = Vectors(builder)
         values, pitch, weights, shrink, outputs, output_bytes = arguments[2:]
         targets = [v.at(outputs, v.times(output_bytes, row)) for row in range(height)]
-        sums = []
-        for row in range(height):
-            factor = v.spread_from(v.at(shrink, 4 * row))
-            before = [v.load(FLOATS, v.at(targets[row], 32 * half)) for half in HALVES_OF_PANEL]
-            sums.append([v.variable(builder.fmul(factor, part)) for part in before])
-        with v.loop(v.number(PAGE)) as loop:
-            line = v.at(values, builder.mul(loop.index, pitch))
-            value = [v.widened(dtype, v.at(line, 8 * half * size)) for half in HALVES_OF_PANEL]
-            for row in range(height):
-                weight = v.spread_from(v.at(v.at(weights, 4 * PAGE * row), v.times(loop.index, 4)))
-                for half in HALVES_OF_PANEL:
-                    slot = sums[row][half]
-                    builder.store(v.fma(weight, value[half], builder.load(slot)), slot)
-        for row in range(height):
-            for half in HALVES_OF_PANEL:
-                v.store(builder.load(sums[row][half]), v.at(targets[row], 32 * half))
+        sums = [
+            v.variable(builder.fmul(v.spread_from(v.at(shrink, 4 * row)), v.load(FLOATS, target)))
+            for row, target in enumerate(targets)
+        ]
+        for position in range(PAGE):
+            value = v.widened(dtype, v.at(values, v.times(pitch, position)))
+            for row, slot in enumerate(sums):
+                weight = v.spread_from(v.at(weights, 4 * (PAGE * row + position)))
+                builder.store(v.fma(weight, value, builder.load(slot)), slot)
+        for target, slot in zip(targets, sums, strict=True):
+            v.store(builder.load(slot), target)
         return context.get_dummy_value()
 
     return types.void(width, rows, *[types.int64] * 6), emit
@@ -93,26 +83,27 @@ def soften(context, width, scores, seen, largest, total, shrink, key_scales, val
     def emit(context, builder, signature, arguments):
         v = Vectors(builder)
         scores, seen, largest, total, shrink, key_scales, value_scales = arguments[1:]
-        score = [v.load(FLOATS, v.at(scores, 32 * half)) for half in HALVES_OF_PANEL]
+        score = v.load(FLOATS, scores)
         if is_scaled:
-            scales = [v.load(FLOATS, v.at(key_scales, 32 * half)) for half in HALVES_OF_PANEL]
-            score = [builder.fmul(one, scale) for one, scale in zip(score, scales, strict=True)]
-        is_seen = [v.first_lanes(seen, 8 * half) for half in HALVES_OF_PANEL]
-        score = [builder.select(is_seen[half], score[half], v.floats(MASKED)) for half in HALVES_OF_PANEL]
+            score = builder.fmul(score, v.load(FLOATS, key_scales))
+        is_seen = v.first_lanes(seen)
+        score = builder.select(is_seen, score, v.floats(MASKED))
         before = v.load(FLOAT, largest)
-        top = v.spread(v.largest(v.larger(v.larger(score[0], score[1]), v.spread(before))))
-        weight = [v.exp(builder.fsub(score[half], top)) for half in HALVES_OF_PANEL]
-        weight = [builder.select(is_seen[half], weight[half], v.zeros) for half in HALVES_OF_PANEL]
-        factor = builder.extract_element(v.exp(builder.fsub(v.spread(before), top)), ir.Constant(INT, 0))
-        added = v.total(builder.fadd(weight[0], weight[1]))
-        v.store(builder.fadd(builder.fmul(v.load(FLOAT, total), factor), added), total)
-        v.store(builder.extract_element(top, ir.Constant(INT, 0)), largest)
-        v.store(factor, shrink)
-        for half in HALVES_OF_PANEL:
-            kept = weight[half]
-            if is_scaled:
-                kept = builder.fmul(kept, v.load(FLOATS, v.at(value_scales, 32 * half)))
-            v.store(kept, v.at(scores, 32 * half))
+        here = v.largest(score)
+        grows = builder.fcmp_ordered(">", here, before)
+        top = builder.select(grows, here, before)
+        weight = builder.select(is_seen, v.exp(builder.fsub(score, v.spread(top))), v.zeros)
+        v.store(top, largest)
+        v.store(ir.Constant(FLOAT, 1.0), shrink)
+        # Mostly the largest score has been seen before; what came earlier then stays as it is.
+        with builder.if_then(grows, likely=False):
+            factor = v.exp(v.spread(builder.fsub(before, top)))
+            v.store(builder.extract_element(factor, ir.Constant(INT, 0)), shrink)
+        earlier = builder.fmul(v.load(FLOAT, total), v.load(FLOAT, shrink))
+        v.store(builder.fadd(earlier, v.total(weight)), total)
+        if is_scaled:
+            weight = builder.fmul(weight, v.load(FLOATS, value_scales))
+        v.store(weight, scores)
         return context.get_dummy_value()
 
     return types.void(width, *[types.int64] * 7), emit

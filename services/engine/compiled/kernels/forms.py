@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from services.engine.compiled.kernels.vector_ir import FLOATS, WIDTHS, Vectors
+from services.engine.compiled.kernels.vector_ir import FLOATS, LANES, WIDTHS, Vectors
 
-PANEL = 16
-"""Outputs in a panel: two registers of eight lanes."""
+PANEL = LANES
+"""Outputs in a panel: one vector."""
 GROUP = 32
 """Inputs that share a scale in the q forms."""
-HALVES_OF_PANEL = (0, 1)
+CACHE_LINE = 64
 
 FORMS = ("float32", "float16", "bfloat16", "int8", "q8_0", "q4_1", "q4_0")
 """A form is known to compiled code by its place here."""
@@ -32,8 +32,8 @@ FLOAT32 = FORMS.index("float32")
 
 _GROUP_BYTES = {"q8_0": 32 + 512, "q4_1": 64 + 256, "q4_0": 32 + 256}
 
-Weights = list[list[ir.Value]]
-"""`[panel][half]`: the weights of one input for the panels' outputs, as float32 lanes."""
+Weights = list[ir.Value]
+"""One vector a panel: the weights of one input for the panel's outputs, as float32."""
 Use = Callable[[ir.Value, Weights], None]
 """Called where code for one input is to be emitted, with the input's number and its weights."""
 
@@ -52,6 +52,8 @@ class Panels:
     form: str
     bases: Sequence[ir.Value]
     inputs: ir.Value
+    ahead: ir.Value | None = None
+    """Bytes by which to ask for memory before it is read; None where the hardware sees it coming."""
 
 
 def each_input(v: Vectors, panels: Panels, use: Use) -> None:
@@ -59,54 +61,55 @@ def each_input(v: Vectors, panels: Panels, use: Use) -> None:
     if panels.form in _GROUP_BYTES:
         with v.loop(v.builder.sdiv(panels.inputs, v.number(GROUP))) as loop:
             offset = v.times(loop.index, _GROUP_BYTES[panels.form])
-            _group(v, panels.form, [v.at(base, offset) for base in panels.bases], v.times(loop.index, GROUP), use)
+            bases = [v.at(base, offset) for base in panels.bases]
+            _ask_ahead(v, panels, bases, _GROUP_BYTES[panels.form])
+            _group(v, panels.form, bases, v.times(loop.index, GROUP), use)
     else:
         _flat(v, panels, use)
+
+
+def _ask_ahead(v: Vectors, panels: Panels, bases: Sequence[ir.Value], size: int) -> None:
+    """What lies `ahead` of the `size` bytes at each base. Panels are short, so hardware that follows a stream has
+    hardly found it when it ends."""
+    if panels.ahead is not None:
+        for base in bases:
+            for line in range(0, size, CACHE_LINE):
+                v.prefetch(v.at(v.at(base, panels.ahead), line))
 
 
 def _flat(v: Vectors, panels: Panels, use: Use) -> None:
     bases, scales = list(panels.bases), None
     if panels.form == "int8":
-        scales = [[v.load(FLOATS, v.at(base, 32 * half)) for half in HALVES_OF_PANEL] for base in bases]
+        scales = [v.load(FLOATS, base) for base in bases]
         bases = [v.at(base, PANEL * 4) for base in bases]
-    width = WIDTHS[panels.form]
+    size = PANEL * WIDTHS[panels.form]
     with v.loop(panels.inputs) as loop:
-        row = v.times(loop.index, PANEL * width)
-        weights = [
-            [v.widened(panels.form, v.at(v.at(base, row), 8 * half * width)) for half in HALVES_OF_PANEL]
-            for base in bases
-        ]
-        if scales is not None:
-            weights = _products(v, weights, scales)
-        use(loop.index, weights)
+        rows = [v.at(base, v.times(loop.index, size)) for base in bases]
+        _ask_ahead(v, panels, rows, size)
+        weights = [v.widened(panels.form, row) for row in rows]
+        use(loop.index, weights if scales is None else _products(v, weights, scales))
 
 
 def _group(v: Vectors, form: str, bases: list[ir.Value], first: ir.Value, use: Use) -> None:
-    scales = [[v.widened("float16", v.at(base, 16 * half)) for half in HALVES_OF_PANEL] for base in bases]
+    scales = [v.widened("float16", base) for base in bases]
     if form == "q8_0":
         with v.loop(v.number(GROUP)) as loop:
-            row = v.times(loop.index, PANEL)
-            numbers = [
-                [v.widened("int8", v.at(v.at(base, row), 32 + 8 * half)) for half in HALVES_OF_PANEL] for base in bases
-            ]
+            row = v.at(v.times(loop.index, PANEL), 32)
+            numbers = [v.widened("int8", v.at(base, row)) for base in bases]
             use(v.at(first, loop.index), _products(v, numbers, scales))
         return
     head = 64 if form == "q4_1" else 32
-    offsets = [[v.widened("float16", v.at(base, 32 + 16 * half)) for half in HALVES_OF_PANEL] for base in bases]
+    offsets = [v.widened("float16", v.at(base, 32)) for base in bases]
     with v.loop(v.number(GROUP // 2)) as loop:
         row = v.at(v.times(loop.index, PANEL), head)
-        pairs = [[v.unsigned_bytes(v.at(v.at(base, row), 8 * half)) for half in HALVES_OF_PANEL] for base in bases]
+        pairs = [v.unsigned_bytes(v.at(base, row)) for base in bases]
         even = v.at(first, v.times(loop.index, 2))
         for parity in (0, 1):
-            numbers = [[_nibble(v, pair, parity) for pair in panel] for panel in pairs]
+            numbers = [_nibble(v, pair, parity) for pair in pairs]
             if form == "q4_1":
-                weights = [
-                    [v.fma(n, d, m) for n, d, m in zip(*panel, strict=True)]
-                    for panel in zip(numbers, scales, offsets, strict=True)
-                ]
+                weights = [v.fma(n, d, m) for n, d, m in zip(numbers, scales, offsets, strict=True)]
             else:
-                centred = [[v.builder.fsub(number, v.floats(8.0)) for number in panel] for panel in numbers]
-                weights = _products(v, centred, scales)
+                weights = _products(v, [v.builder.fsub(number, v.floats(8.0)) for number in numbers], scales)
             use(v.at(even, parity), weights)
 
 
@@ -116,7 +119,4 @@ def _nibble(v: Vectors, pair: ir.Value, parity: int) -> ir.Value:
 
 
 def _products(v: Vectors, numbers: Weights, scales: Weights) -> Weights:
-    return [
-        [v.builder.fmul(number, scale) for number, scale in zip(*panel, strict=True)]
-        for panel in zip(numbers, scales, strict=True)
-    ]
+    return [v.builder.fmul(number, scale) for number, scale in zip(numbers, scales, strict=True)]

@@ -13,7 +13,7 @@ from services.engine.compiled.kernels.calls import call
 from services.engine.compiled.kernels.forms import PANEL
 from services.engine.compiled.kernels.linear_kernels import FEW, MOST_ROWS
 from services.engine.compiled.kernels.row_tiles import gate_panel
-from services.engine.compiled.kernels.team import take
+from services.engine.compiled.kernels.turns import Turn, claim
 from services.engine.jit import inner
 
 SHARE = 4
@@ -46,8 +46,7 @@ class Rows(NamedTuple):
 class Job(NamedTuple):
     """What one thread needs to do its part of a layer."""
 
-    counter: int
-    """Address of the number that hands out work."""
+    turn: Turn
     scratch: int
     """Address of the thread's own `scratch_bytes`."""
     adds: int
@@ -63,13 +62,14 @@ def pieces(matrix):
 @inner
 def linear(matrix, x, y, job):
     """One thread's part of y (+)= x · Wᵀ; returns how many pieces it did."""
-    panels = matrix.outputs // PANEL
+    panels, total = matrix.outputs // PANEL, pieces(matrix)
     mine = 0
-    first = take(job.counter) * SHARE
-    while first < panels:
+    piece = claim(job.turn, total)
+    while piece < total:
+        first = piece * SHARE
         _panels(matrix, first, min(first + SHARE, panels), x, y, job)
         mine += 1
-        first = take(job.counter) * SHARE
+        piece = claim(job.turn, total)
     return mine
 
 
@@ -77,10 +77,11 @@ def linear(matrix, x, y, job):
 def gated(matrix, x, gate_up, y, job):
     """One thread's part of SwiGLU's first half; returns how many pieces it did. The matrix's panels are of gate and up
     by turns, and so are those of `gate_up`; y gets gate / (1 + e^-gate) · up."""
-    panels = matrix.outputs // PANEL
+    panels, total = matrix.outputs // PANEL, pieces(matrix)
     mine = 0
-    first = take(job.counter) * SHARE
-    while first < panels:
+    piece = claim(job.turn, total)
+    while piece < total:
+        first = piece * SHARE
         end = min(first + SHARE, panels)
         _panels(matrix, first, end, x, gate_up, job)
         for row in range(x.count):
@@ -89,7 +90,7 @@ def gated(matrix, x, gate_up, y, job):
                 gate = source + panel * PANEL * 4
                 gate_panel(gate, gate + PANEL * 4, target + panel // 2 * PANEL * 4)
         mine += 1
-        first = take(job.counter) * SHARE
+        piece = claim(job.turn, total)
     return mine
 
 

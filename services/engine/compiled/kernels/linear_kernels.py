@@ -44,7 +44,7 @@ def _few(form, panels, size, count, inputs, x, x_stride, rows, y, y_stride, adds
 def _decode(form, panels, size, count, inputs, target):
     """`count` panels into float32, one after the other."""
     for at in range(count):
-        decode_panel(form, panels + at * size, inputs, target + at * inputs * PANEL * 4)
+        decode_panel(form, panels + at * size, size, inputs, target + at * inputs * PANEL * 4)
 
 
 def _many(form, panel, inputs, x, x_stride, rows, y, y_stride, adds):

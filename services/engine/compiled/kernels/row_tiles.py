@@ -14,12 +14,11 @@ def square_sum(context, row, count):
     def emit(context, builder, signature, arguments):
         v = Vectors(builder)
         row, count = arguments
-        sums = [v.variable(v.zeros) for _ in range(2)]
-        with v.loop(builder.sdiv(count, v.number(2 * LANES))) as loop:
-            for half, slot in enumerate(sums):
-                x = v.load(FLOATS, v.at(v.at(row, v.times(loop.index, 64)), 32 * half))
-                builder.store(v.fma(x, x, builder.load(slot)), slot)
-        return v.total(builder.fadd(*(builder.load(slot) for slot in sums)))
+        squares = v.variable(v.zeros)
+        with v.loop(builder.sdiv(count, v.number(LANES))) as loop:
+            x = v.load(FLOATS, v.at(row, v.times(loop.index, 4 * LANES)))
+            builder.store(v.fma(x, x, builder.load(squares)), squares)
+        return v.total(builder.load(squares))
 
     return types.float32(types.int64, types.int64), emit
 
@@ -31,11 +30,9 @@ def gate_panel(context, gate, up, target):
     def emit(context, builder, signature, arguments):
         v = Vectors(builder)
         gate, up, target = arguments
-        for half in range(2):
-            g = v.load(FLOATS, v.at(gate, 32 * half))
-            u = v.load(FLOATS, v.at(up, 32 * half))
-            bottom = builder.fadd(v.floats(1.0), v.exp(builder.fsub(v.floats(-0.0), g)))
-            v.store(builder.fmul(builder.fdiv(g, bottom), u), v.at(target, 32 * half))
+        g, u = v.load(FLOATS, gate), v.load(FLOATS, up)
+        bottom = builder.fadd(v.floats(1.0), v.exp(builder.fsub(v.floats(-0.0), g)))
+        v.store(builder.fmul(builder.fdiv(g, bottom), u), target)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), emit
@@ -82,14 +79,14 @@ def get_long(context, address):
 
 @intrinsic
 def copy_times(context, source, target, count, factor):
-    """`count` float32 from one address to another, times a factor; `count` is a multiple of 8."""
+    """`count` float32 from one address to another, times a factor; `count` is a multiple of 16."""
 
     def emit(context, builder, signature, arguments):
         v = Vectors(builder)
         source, target, count, factor = arguments
         factor = v.spread(factor)
         with v.loop(builder.sdiv(count, v.number(LANES))) as loop:
-            offset = v.times(loop.index, 32)
+            offset = v.times(loop.index, 4 * LANES)
             v.store(builder.fmul(v.load(FLOATS, v.at(source, offset)), factor), v.at(target, offset))
         return context.get_dummy_value()
 

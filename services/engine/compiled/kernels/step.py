@@ -16,13 +16,12 @@ from services.engine.compiled.kernels.linear import MATRIX, Job, Rows, decoded, 
 from services.engine.compiled.kernels.linear_kernels import FEW
 from services.engine.compiled.kernels.row_tiles import get_float
 from services.engine.compiled.kernels.rows import Angles, Heads, Place, clear_block, normalize, ready_head
-from services.engine.compiled.kernels.team import COUNTER, finish, take, ticks
+from services.engine.compiled.kernels.team import ticks
+from services.engine.compiled.kernels.turns import ATTENTION, HEAD, HEADS, LINEAR, NORM, begin, claim, end
 from services.engine.jit import inner, outer
 
 LAYER = np.dtype([("qkv", MATRIX), ("out", MATRIX), ("gate_up", MATRIX), ("down", MATRIX)], align=True)
 
-PHASES = ("norm", "linear", "heads", "attention", "head", "wait")
-NORM, LINEAR, HEADS, ATTENTION, HEAD, WAIT = range(len(PHASES))
 COUNTERS_PER_LAYER = 8
 COUNTERS_AROUND = 4
 ROWS_AT_ONCE = 4
@@ -80,14 +79,6 @@ class Space(NamedTuple):
     attention: np.ndarray  # [threads, scratch_bytes]
 
 
-class Team(NamedTuple):
-    """How the threads share a step."""
-
-    size: int
-    counters: np.ndarray  # [phases, COUNTER], 0 before the step
-    ticks: np.ndarray  # [threads, PHASES], added to
-
-
 @inner
 def _address(array):
     return np.int64(array.ctypes.data)
@@ -99,40 +90,12 @@ def _rows(array, count):
 
 
 @inner
-def _counter(team, number):
-    return np.int64(team.counters.ctypes.data) + np.int64(8 * COUNTER * number)
-
-
-class Turn(NamedTuple):
-    """A thread's way through one phase."""
-
-    counter: int
-    phase: int
-    since: int
-
-
-@inner
-def _turn(team, number, phase):
-    return Turn(_counter(team, number), np.int64(phase), ticks())
-
-
-@inner
-def _end(team, thread, turn, mine, total):
-    """The thread has done `mine` of the phase's `total` pieces and waits for the rest; both are counted as time."""
-    done = ticks()
-    team.ticks[thread, turn.phase] += done - turn.since
-    if team.size > 1:
-        finish(turn.counter, np.int64(mine), np.int64(total))
-        team.ticks[thread, WAIT] += ticks() - done
-
-
-@inner
 def _begin(model, work, space, cache, team, thread):
     """Embeddings, and blocks made ready: before the layers, for there threads write into one block side by side."""
-    turn, mine = _turn(team, 0, NORM), 0
+    turn, mine = begin(team, thread, 0, NORM), 0
     scratch = _address(space.panels[thread])
     count = work.tokens.size
-    row = take(turn.counter)
+    row = claim(turn, count)
     while row < count:
         token = work.tokens[row]
         source = decoded(model.embedding[0], token // PANEL, 1, scratch)
@@ -141,8 +104,8 @@ def _begin(model, work, space, cache, team, thread):
         if position % cache.block_size == 0:
             clear_block(cache, work.tables[work.requests[row], position // cache.block_size])
         mine += 1
-        row = take(turn.counter)
-    _end(team, thread, turn, mine, count)
+        row = claim(turn, count)
+    end(team, turn, mine, count)
 
 
 @inner
@@ -158,23 +121,24 @@ def _normed(space, bias, weight, eps, count, team, thread, number):
     Few rows each thread normalizes for itself, which is less than waiting for the others. (One that comes late reads
     what others may be changing, but then finds no piece left to use it for.)
     """
-    turn, mine = _turn(team, number, NORM), 0
+    turn, mine = begin(team, thread, number, NORM), 0
     if count <= FEW and bias.size == 0:
         own = space.own[thread]
         for row in range(count):
             normalize(space.hidden[row], weight, eps, own[row])
         team.ticks[thread, NORM] += ticks() - turn.since
         return _rows(own, count)
-    first = take(turn.counter) * ROWS_AT_ONCE
-    while first < count:
-        for row in range(first, min(first + ROWS_AT_ONCE, count)):
+    total = (count + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE
+    piece = claim(turn, total)
+    while piece < total:
+        for row in range(piece * ROWS_AT_ONCE, min((piece + 1) * ROWS_AT_ONCE, count)):
             source = space.hidden[row]
             for at in range(bias.size):
                 source[at] += bias[at]
             normalize(source, weight, eps, space.normed[row])
         mine += 1
-        first = take(turn.counter) * ROWS_AT_ONCE
-    _end(team, thread, turn, mine, (count + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE)
+        piece = claim(turn, total)
+    end(team, turn, mine, total)
     return _rows(space.normed, count)
 
 
@@ -192,29 +156,30 @@ def _ready(model, work, space, cache, layer, row, head):
 
 @inner
 def _heads(model, work, space, cache, layer, team, thread, number):
-    turn, mine = _turn(team, number, HEADS), 0
+    turn, mine = begin(team, thread, number, HEADS), 0
     count = work.tokens.size
-    first = take(turn.counter) * ROWS_AT_ONCE
-    while first < count:
-        for row in range(first, min(first + ROWS_AT_ONCE, count)):
+    total = (count + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE
+    piece = claim(turn, total)
+    while piece < total:
+        for row in range(piece * ROWS_AT_ONCE, min((piece + 1) * ROWS_AT_ONCE, count)):
             for head in range(cache.kv_heads):
                 _ready(model, work, space, cache, layer, row, head)
         mine += 1
-        first = take(turn.counter) * ROWS_AT_ONCE
-    _end(team, thread, turn, mine, (count + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE)
+        piece = claim(turn, total)
+    end(team, turn, mine, total)
 
 
 @inner
 def _attention(model, work, units, is_ready, space, cache, layer, team, thread, number):
     """Units that are not ready are made so first: a unit that is all its request has in this step waits for nobody."""
-    turn, mine = _turn(team, number, ATTENTION), 0
+    turn, mine = begin(team, thread, number, ATTENTION), 0
     group = model.heads // cache.kv_heads
     count = units.shape[0] * cache.kv_heads
     scratch = _address(space.attention[thread])
     query_bytes, output_bytes = space.qkv.shape[1] * 4, space.attended.shape[1] * 4
     head_bytes = cache.head_dim * cache.block_size * cache.width
     part = cache.kv_heads * head_bytes
-    piece = take(turn.counter)
+    piece = claim(turn, count)
     while piece < count:
         # The last units first: they have the longest contexts, and what is long should not come last.
         which = units.shape[0] - 1 - piece // cache.kv_heads
@@ -246,39 +211,39 @@ def _attention(model, work, units, is_ready, space, cache, layer, team, thread, 
             ),
         )
         mine += 1
-        piece = take(turn.counter)
-    _end(team, thread, turn, mine, count)
+        piece = claim(turn, count)
+    end(team, turn, mine, count)
 
 
 @inner
 def _compact(work, space, team, thread, number):
     """Moves the kept rows to the front."""
-    turn, mine = _turn(team, number, ATTENTION), 0
-    if take(turn.counter) == 0:
+    turn, mine = begin(team, thread, number, ATTENTION), 0
+    if claim(turn, 1) == 0:
         for at in range(work.kept.size):
             row = work.kept[at]
             if row != at:
                 space.hidden[at] = space.hidden[row]
                 space.attended[at] = space.attended[row]
         mine = 1
-    _end(team, thread, turn, mine, 1)
+    end(team, turn, mine, 1)
 
 
 @inner
 def _linear(matrix, x, y, adds, space, team, thread, number, phase):
-    turn = _turn(team, number, phase)
-    mine = linear(matrix, x, y, Job(turn.counter, _address(space.panels[thread]), adds))
-    _end(team, thread, turn, mine, pieces(matrix))
+    turn = begin(team, thread, number, phase)
+    mine = linear(matrix, x, y, Job(turn, _address(space.panels[thread]), adds))
+    end(team, turn, mine, pieces(matrix))
 
 
 @inner
 def _gated(matrix, x, space, team, thread, number):
     """Gate and up, and what SwiGLU makes of them."""
-    turn = _turn(team, number, LINEAR)
+    turn = begin(team, thread, number, LINEAR)
     y = _rows(space.activated, x.count)
-    job = Job(turn.counter, _address(space.panels[thread]), 0)
+    job = Job(turn, _address(space.panels[thread]), 0)
     mine = gated(matrix, x, _rows(space.gate_up, x.count), y, job)
-    _end(team, thread, turn, mine, pieces(matrix))
+    end(team, turn, mine, pieces(matrix))
     return y
 
 

@@ -1,10 +1,10 @@
 """Compute threads that work on one step together: handing out work, and waiting until it is done.
 
-A phase's work is handed out in small pieces by a counter, and a phase is over when all pieces are done, not when all
+A phase's work is handed out in small pieces by counters, and a phase is over when all pieces are done, not when all
 threads have come: a thread that is held up (a busy machine, a larger piece) leaves more to the others, and holds them
 up only while it has a piece in hand. Who computes a piece does not change its result.
 
-A phase's counter is two int64: pieces handed out, pieces done. It has a cache line of its own.
+A counter is an int64 with a cache line of its own.
 """
 
 import platform
@@ -27,7 +27,7 @@ IS_X86 = platform.machine() in ("x86_64", "AMD64")
 
 @intrinsic
 def take(context, counter):
-    """The next piece of the phase whose counter is at this address: 0, 1, 2, … over all threads."""
+    """The next number of the counter at this address: 0, 1, 2, … over all threads."""
 
     def emit(context, builder, signature, arguments):
         pointer = builder.inttoptr(arguments[0], ir.PointerType(LONG))
@@ -38,12 +38,12 @@ def take(context, counter):
 
 @intrinsic
 def finish(context, counter, mine, total):
-    """Tells that `mine` pieces of the phase are done, and returns when all `total` are."""
+    """Adds `mine` to the counter of pieces done, and returns when all `total` are."""
 
     def emit(context, builder, signature, arguments):
         v = Vectors(builder)
         counter, mine, total = arguments
-        pointer = builder.inttoptr(v.at(counter, 8), ir.PointerType(LONG))
+        pointer = builder.inttoptr(counter, ir.PointerType(LONG))
         builder.atomic_rmw("add", pointer, mine, "seq_cst")
         spins = v.variable(v.number(0))
         looking, waiting, yielding, met = (

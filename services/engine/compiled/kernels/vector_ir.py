@@ -1,4 +1,6 @@
-"""The few vector operations the kernels are made of, emitted as LLVM IR: eight float32 lanes (one AVX2 register).
+"""The few vector operations the kernels are made of, emitted as LLVM IR: sixteen float32 lanes.
+
+Sixteen are one AVX-512 register; where registers are shorter, LLVM takes several, and the bits are the same.
 
 Owns the spelling of each operation, so that the kernels read like arithmetic. Addresses are 64-bit integers, in bytes.
 The order of every sum is written out here and never left to the optimizer: equal inputs give equal bits.
@@ -7,7 +9,7 @@ The order of every sum is written out here and never left to the optimizer: equa
 from llvmlite import ir
 from numba.core import cgutils
 
-LANES = 8
+LANES = 16
 FLOAT, HALF = ir.FloatType(), ir.HalfType()
 BYTE, SHORT, INT, LONG = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 FLOATS, HALVES = ir.VectorType(FLOAT, LANES), ir.VectorType(HALF, LANES)
@@ -52,7 +54,7 @@ class Vectors:
         stored.align = 1
 
     def widened(self, dtype: str, address: ir.Value) -> ir.Value:
-        """Eight stored numbers as float32."""
+        """As many stored numbers as there are lanes, as float32."""
         if dtype == "float32":
             return self.load(FLOATS, address)
         if dtype == "float16":
@@ -64,6 +66,14 @@ class Vectors:
 
     def unsigned_bytes(self, address: ir.Value) -> ir.Value:
         return self.builder.zext(self.load(BYTES, address), INTS)
+
+    def prefetch(self, address: ir.Value) -> None:
+        """Asks for the cache line at this address, for the second-level cache."""
+        pointer = ir.PointerType(BYTE)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, INT, INT, INT])
+        function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
+        hints = [ir.Constant(INT, number) for number in (0, 2, 1)]
+        self.builder.call(function, [self.builder.inttoptr(address, pointer), *hints])
 
     # --- lanes
 
@@ -87,9 +97,9 @@ class Vectors:
     def spread_from(self, address: ir.Value) -> ir.Value:
         return self.spread(self.load(FLOAT, address))
 
-    def first_lanes(self, count: ir.Value, first: int) -> ir.Value:
-        """Which lanes of those numbered from `first` are below `count`."""
-        numbers = ir.Constant(INTS, list(range(first, first + LANES)))
+    def first_lanes(self, count: ir.Value) -> ir.Value:
+        """Which lanes are among the first `count`."""
+        numbers = ir.Constant(INTS, list(range(LANES)))
         return self.builder.icmp_signed("<", numbers, self.spread(self.builder.trunc(count, INT)))
 
     # --- arithmetic
@@ -102,7 +112,7 @@ class Vectors:
         return self.builder.select(self.builder.fcmp_ordered(">", x, y), x, y)
 
     def total(self, vector: ir.Value) -> ir.Value:
-        """Sum of the lanes: first of those four apart, then two, then one."""
+        """Sum of the lanes: first of those eight apart, then four, two, and one."""
         return self._fold(vector, self.builder.fadd)
 
     def largest(self, vector: ir.Value) -> ir.Value:
@@ -136,7 +146,7 @@ class Vectors:
         return cgutils.alloca_once_value(self.builder, value)
 
     def _fold(self, vector, combine):
-        for width in (4, 2, 1):
+        for width in (8, 4, 2, 1):
             order = ir.Constant(INTS, [(lane + width) % LANES for lane in range(LANES)])
             vector = combine(vector, self.builder.shuffle_vector(vector, vector, order))
         return self.builder.extract_element(vector, ir.Constant(INT, 0))

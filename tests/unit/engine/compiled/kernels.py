@@ -10,6 +10,8 @@ from gguf.quants import quantize
 from services.engine.compiled.kernels.forms import FORMS, PANEL
 from services.engine.compiled.kernels.linear import MATRIX, Job, Rows, linear, scratch_bytes
 from services.engine.compiled.kernels.linear_kernels import decode_panels, few_rows, many_rows
+from services.engine.compiled.kernels.team import COUNTER
+from services.engine.compiled.kernels.turns import Turn
 from services.engine.compiled.packing import packed
 from services.engine.jit import outer
 from services.modelfiles.stored_tensor import Form, StoredTensor
@@ -21,7 +23,8 @@ Floats = npt.NDArray[np.float32]
 def _run(matrix: Any, x: Any, y: Any, counter: Any, scratch: Any, adds: int) -> None:
     source = Rows(np.int64(x.ctypes.data), np.int64(x.strides[0]), np.int64(x.shape[0]))
     target = Rows(np.int64(y.ctypes.data), np.int64(y.strides[0]), np.int64(x.shape[0]))
-    linear(matrix[0], source, target, Job(np.int64(counter.ctypes.data), np.int64(scratch.ctypes.data), adds))
+    turn = Turn(np.int64(counter.ctypes.data), np.int64(0), np.int64(1), np.int64(0), np.int64(0))
+    linear(matrix[0], source, target, Job(turn, np.int64(scratch.ctypes.data), adds))
 
 
 class Multiplier:
@@ -48,7 +51,14 @@ class Multiplier:
         y = np.full((len(x), width), np.nan, np.float32)
         if onto is not None:
             y[:, : self.outputs] = onto
-        _run(self._matrix, np.ascontiguousarray(x), y, np.zeros(1, np.int64), self._scratch, int(onto is not None))
+        _run(
+            self._matrix,
+            np.ascontiguousarray(x),
+            y,
+            np.zeros((2, COUNTER), np.int64),
+            self._scratch,
+            int(onto is not None),
+        )
         return y[:, : self.outputs]
 
 

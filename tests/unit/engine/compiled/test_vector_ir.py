@@ -10,7 +10,7 @@ from services.engine.jit import outer
 
 
 @intrinsic
-def exp8(context, source, target):
+def exp16(context, source, target):
     def emit(context, builder, signature, arguments):
         v = Vectors(builder)
         v.store(v.exp(v.load(FLOATS, arguments[0])), arguments[1])
@@ -21,8 +21,8 @@ def exp8(context, source, target):
 
 @outer
 def _exp(x, y):
-    for at in range(0, x.size, 8):
-        exp8(np.int64(x[at:].ctypes.data), np.int64(y[at:].ctypes.data))
+    for at in range(0, x.size, 16):
+        exp16(np.int64(x[at:].ctypes.data), np.int64(y[at:].ctypes.data))
 
 
 @outer
@@ -31,7 +31,7 @@ def _square_sum(x):
 
 
 def exp(values: list[float]) -> np.ndarray:
-    x = np.zeros(-(-len(values) // 8) * 8, np.float32)
+    x = np.zeros(-(-len(values) // 16) * 16, np.float32)
     x[: len(values)] = values
     y = np.empty_like(x)
     _exp(x, y)
