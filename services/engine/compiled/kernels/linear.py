@@ -16,8 +16,9 @@ from services.engine.compiled.kernels.row_tiles import gate_panel
 from services.engine.compiled.kernels.turns import Turn, claim
 from services.engine.jit import inner
 
-SHARE = 4
-"""Panels that a thread takes at a time: an even number, for gate and up belong together."""
+SHARE, SMALL_SHARE = 4, 2
+"""Panels that a thread takes at a time, with few rows and with many: as many as a tile has side by side, and as few as
+leave no thread waiting at the end. An even number, for gate and up belong together."""
 ROWS_TOGETHER = 24
 ROWS_BYTES = 256 << 10
 """How many rows run over the same panels before the next rows do: at least so many, else what fills these bytes."""
@@ -54,20 +55,25 @@ class Job(NamedTuple):
 
 
 @inner
-def pieces(matrix):
+def _share(rows):
+    return SHARE if rows <= FEW else SMALL_SHARE
+
+
+@inner
+def pieces(matrix, rows):
     """In how many pieces the work of a linear layer is handed out."""
-    return (matrix.outputs // PANEL + SHARE - 1) // SHARE
+    return (matrix.outputs // PANEL + _share(rows) - 1) // _share(rows)
 
 
 @inner
 def linear(matrix, x, y, job):
     """One thread's part of y (+)= x · Wᵀ; returns how many pieces it did."""
-    panels, total = matrix.outputs // PANEL, pieces(matrix)
+    panels, share, total = matrix.outputs // PANEL, _share(x.count), pieces(matrix, x.count)
     mine = 0
     piece = claim(job.turn, total)
     while piece < total:
-        first = piece * SHARE
-        _panels(matrix, first, min(first + SHARE, panels), x, y, job)
+        first = piece * share
+        _panels(matrix, first, min(first + share, panels), x, y, job)
         mine += 1
         piece = claim(job.turn, total)
     return mine
@@ -77,12 +83,12 @@ def linear(matrix, x, y, job):
 def gated(matrix, x, gate_up, y, job):
     """One thread's part of SwiGLU's first half; returns how many pieces it did. The matrix's panels are of gate and up
     by turns, and so are those of `gate_up`; y gets gate / (1 + e^-gate) · up."""
-    panels, total = matrix.outputs // PANEL, pieces(matrix)
+    panels, share, total = matrix.outputs // PANEL, _share(x.count), pieces(matrix, x.count)
     mine = 0
     piece = claim(job.turn, total)
     while piece < total:
-        first = piece * SHARE
-        end = min(first + SHARE, panels)
+        first = piece * share
+        end = min(first + share, panels)
         _panels(matrix, first, end, x, gate_up, job)
         for row in range(x.count):
             source, target = gate_up.address + row * gate_up.stride, y.address + row * y.stride

@@ -233,7 +233,7 @@ def _compact(work, space, team, thread, number):
 def _linear(matrix, x, y, adds, space, team, thread, number, phase):
     turn = begin(team, thread, number, phase)
     mine = linear(matrix, x, y, Job(turn, _address(space.panels[thread]), adds))
-    end(team, turn, mine, pieces(matrix))
+    end(team, turn, mine, pieces(matrix, x.count))
 
 
 @inner
@@ -243,7 +243,7 @@ def _gated(matrix, x, space, team, thread, number):
     y = _rows(space.activated, x.count)
     job = Job(turn, _address(space.panels[thread]), 0)
     mine = gated(matrix, x, _rows(space.gate_up, x.count), y, job)
-    end(team, turn, mine, pieces(matrix))
+    end(team, turn, mine, pieces(matrix, x.count))
     return y
 
 
