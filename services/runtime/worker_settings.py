@@ -32,7 +32,7 @@ class WorkerSettings(ServiceSettings):
     """auto keeps quantized tensors as in the file and the others in int8; native keeps all as in the file."""
     kv_dtype: KVDtype = "float16"
     """Of the KV cache; all workers that exchange blocks have the same."""
-    max_running: int = Field(default=8, ge=1)
+    max_running: int = Field(default=16, ge=1)
     """Most requests that hold blocks at a time."""
     max_waiting: int = Field(default=64, ge=0)
     """Most requests that wait on this worker; more are refused."""

@@ -27,7 +27,7 @@ LONG, SHORT = 700, 200
     "seconds", [2.5 * SILENT_SECONDS, pytest.param(LONG_OUTAGE, marks=[pytest.mark.drill, pytest.mark.timeout(300)])]
 )
 async def test_traffic_goes_on_while_the_bus_is_away(tmp_path: Path, seconds: float) -> None:
-    slow = {"profile": "test", "faults": json.dumps({"decode.step": STEP_SECONDS})}
+    slow = {"profile": "test", "faults": json.dumps({"decode.step": STEP_SECONDS}), "max_running": "8"}
     layout = ClusterLayout(model=prepared_tiny_model(tmp_path), prefill=2, decode=2, fields={"decode": slow})
     answers = 0
     async with local_cluster(tmp_path / "run", layout) as cluster, dial.channel(cluster.gateway.address) as channel:

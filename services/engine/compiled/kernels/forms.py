@@ -25,6 +25,7 @@ PANEL = LANES
 GROUP = 32
 """Inputs that share a scale in the q forms."""
 CACHE_LINE = 64
+UNROLLED = 4
 
 FORMS = ("float32", "float16", "bfloat16", "int8", "q8_0", "q4_1", "q4_0")
 """A form is known to compiled code by its place here."""
@@ -100,17 +101,18 @@ def _group(v: Vectors, form: str, bases: list[ir.Value], first: ir.Value, use: U
         return
     head = 64 if form == "q4_1" else 32
     offsets = [v.widened("float16", v.at(base, 32)) for base in bases]
-    with v.loop(v.number(GROUP // 2)) as loop:
-        row = v.at(v.times(loop.index, PANEL), head)
-        pairs = [v.unsigned_bytes(v.at(base, row)) for base in bases]
-        even = v.at(first, v.times(loop.index, 2))
-        for parity in (0, 1):
-            numbers = [_nibble(v, pair, parity) for pair in pairs]
-            if form == "q4_1":
-                weights = [v.fma(n, d, m) for n, d, m in zip(numbers, scales, offsets, strict=True)]
-            else:
-                weights = _products(v, [v.builder.fsub(number, v.floats(8.0)) for number in numbers], scales)
-            use(v.at(even, parity), weights)
+    with v.loop(v.number(GROUP // 2 // UNROLLED)) as loop:
+        for step in range(UNROLLED):
+            row = v.at(v.times(loop.index, PANEL * UNROLLED), head + PANEL * step)
+            pairs = [v.unsigned_bytes(v.at(base, row)) for base in bases]
+            even = v.at(first, v.at(v.times(loop.index, 2 * UNROLLED), 2 * step))
+            for parity in (0, 1):
+                numbers = [_nibble(v, pair, parity) for pair in pairs]
+                if form == "q4_1":
+                    weights = [v.fma(n, d, m) for n, d, m in zip(numbers, scales, offsets, strict=True)]
+                else:
+                    weights = _products(v, [v.builder.fsub(number, v.floats(8.0)) for number in numbers], scales)
+                use(v.at(even, parity), weights)
 
 
 def _nibble(v: Vectors, pair: ir.Value, parity: int) -> ir.Value:
