@@ -84,7 +84,10 @@ $(PEERS)/.installed: benchmarks/install_peers.sh benchmarks/peers.txt
 	@benchmarks/install_peers.sh $(PEERS)
 	@touch $@
 
+# What vLLM needs only for pictures and sound comes built for another torch, and would fail when imported.
 $(VLLM)/.installed: benchmarks/vllm.txt
 	@test -x $(VLLM)/bin/pip || $(PYTHON) -m venv $(VLLM)
 	@$(VLLM)/bin/pip --disable-pip-version-check -qq install -r benchmarks/vllm.txt
+	@$(VLLM)/bin/pip --disable-pip-version-check -qq uninstall -y torchvision torchaudio torchcodec
+	@$(VLLM)/bin/python -c "import vllm"
 	@touch $@

@@ -42,7 +42,7 @@ def main() -> None:
     limit = StepLimit(
         engine.config,
         engine.format,
-        engine.runner.step_bytes,
+        engine.runner.weights.step_bytes,
         measured["read_bytes_per_second"],
         measured["flops_per_second"],
     )

@@ -32,6 +32,9 @@ from peers.report import as_json, as_text
 from peers.workloads import WORKLOADS, picked
 from services.modelfiles.errors import ModelError
 
+INTERRUPTED = 130
+"""What a shell says of a command that Ctrl-C ended."""
+
 
 def main() -> int:
     asked = _parser().parse_args()
@@ -47,6 +50,8 @@ def main() -> int:
     except (ContenderFailed, ModelError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
     print(json.dumps(report, indent=2) if asked.json else as_text(report))
     return 0
 

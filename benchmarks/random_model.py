@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/random_model.py /tmp/random-llama
     .venv/bin/diptych model check-quality /tmp/random-llama --prompts benchmarks/prompts/quality.jsonl
 
-It predicts nothing, but its distributions are far from flat: weights keep rows at the size they have, and the last norm
-spreads the logits. Text is read by the default model's tokenizer.
+It predicts nothing. Weights keep rows at the size they have, so that logits have a deviation of `--spread`: with more
+of it the distributions are sharper, and rounding shows more.
 """
 
 import argparse
@@ -20,20 +20,16 @@ from services.modelfiles.prepare import prepare
 from services.modelfiles.prepared import PreparedModel
 from services.modelfiles.pull import pull
 
-GAIN = 1.4
-"""Of a matrix, on rows of independent numbers: more than 1, since attention and SwiGLU shrink them."""
-SPREAD = 2.0
-"""Of the last norm's weights: the logits then have a deviation of about 3."""
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Writes a Hugging Face directory with a random Llama.")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--spread", type=float, default=1.0, help="deviation of the logits (default 1)")
     asked = parser.parse_args()
     cache = Path(os.environ.get("DIPTYCH_CACHE") or "~/.cache/diptych").expanduser() / "models"
     tokens = PreparedModel.open(prepare(pull("smollm2", cache, _say), cache, _say))
-    random_llama(tokens.config.vocab, asked.seed).save_pretrained(asked.directory)
+    random_llama(tokens.config.vocab, asked.seed, asked.spread).save_pretrained(asked.directory)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=str(tokens.directory / TOKENIZER), bos_token="<|im_start|>", eos_token="<|im_end|>"
     )
@@ -42,7 +38,7 @@ def main() -> int:
     return 0
 
 
-def random_llama(vocab: int, seed: int) -> LlamaForCausalLM:
+def random_llama(vocab: int, seed: int, spread: float) -> LlamaForCausalLM:
     """The same numbers for the same seed."""
     config = LlamaConfig(
         vocab_size=vocab,
@@ -62,11 +58,11 @@ def random_llama(vocab: int, seed: int) -> LlamaForCausalLM:
         for weights in model.parameters():
             drawn = torch.empty(weights.shape)
             if weights.dim() == 2:
-                drawn.normal_(0, GAIN / weights.shape[1] ** 0.5, generator=generator)
+                drawn.normal_(0, weights.shape[1] ** -0.5, generator=generator)
             else:
                 drawn.uniform_(0.5, 1.5, generator=generator)
             weights.copy_(drawn)
-        model.model.norm.weight *= SPREAD
+        model.model.norm.weight *= spread
     return model
 
 

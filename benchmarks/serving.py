@@ -32,6 +32,9 @@ from peers.workloads import picked
 from services.cli.errors import CommandError
 from services.modelfiles.errors import ModelError
 
+INTERRUPTED = 130
+"""What a shell says of a command that Ctrl-C ended."""
+
 
 def main() -> int:
     asked = _parser().parse_args()
@@ -52,6 +55,8 @@ def main() -> int:
     except (ContenderFailed, CommandError, ModelError, ServerRefused, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
     print(json.dumps(report, indent=2) if asked.json else served_text(report))
     return 0
 

@@ -29,7 +29,8 @@ def svg(axes: Axes, lines: Sequence[Line]) -> str:
     everything = [point for line in lines for point in (*line.points, *line.limits)]
     scale = _Scale.over(everything)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="11">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"',
+        ' font-family="sans-serif" font-size="11">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         f'<text x="{WIDTH / 2}" y="18" text-anchor="middle" font-size="13">{axes.title}</text>',
         f'<text x="{WIDTH / 2}" y="{HEIGHT - 10}" text-anchor="middle">{axes.x}</text>',

@@ -38,6 +38,8 @@ class ContenderSpec:
     """For its `load`."""
     python: Path = Path(sys.executable)
     workloads: frozenset[str] = frozenset({"W1", "W2", "W3"})
+    is_optional: bool = False
+    """Whether the benchmark goes on, and says so, where this one cannot be loaded."""
     same_model_as: str = ""
     """Another contender that is the same engine driven otherwise: its quality is this one's too, and this one runs
     too few of the requests for its times of waiting to mean anything."""

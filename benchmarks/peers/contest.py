@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from peers.channel import Job
-from peers.child import Child, ContenderSpec
+from peers.child import Child, ContenderFailed, ContenderSpec
 from peers.divergence import mean_divergence, texts_as_ids
 from peers.field import MACHINE, REFERENCE, Model
 from peers.limits import Machine
@@ -49,16 +49,14 @@ class Contest:
         self._plan = plan
         self._children: dict[str, Child] = {}
         self._settings: dict[str, Any] = {}
+        self._missing: dict[str, str] = {}
         self._idle_share = 0.0
 
     def findings(self, specs: Sequence[ContenderSpec], missing: Mapping[str, str]) -> Findings:
         """Runs it all. Raises ContenderFailed."""
         with ExitStack() as stack:
             for spec in specs:
-                self._plan.say(f"{spec.name}: loading")
-                child = stack.enter_context(Child(spec, self._plan.directory, self._plan.threads))
-                self._children[spec.name] = child
-                self._settings[spec.name] = child.load(LOAD_SECONDS)
+                self._load(stack.enter_context(Child(spec, self._plan.directory, self._plan.threads)))
             kl = self._quality()
             runs, samples = self._turns()
             self._plan.say(f"{OURS}: profiling")
@@ -71,8 +69,21 @@ class Contest:
             settings={**self._settings, "run": self._about()},
             ours=ours,
             weight_bytes=self._settings[OURS]["weight_bytes"],
-            missing=missing,
+            missing={**missing, **self._missing},
         )
+
+    def _load(self, child: Child) -> None:
+        name = child.spec.name
+        self._plan.say(f"{name}: loading")
+        try:
+            self._settings[name] = child.load(LOAD_SECONDS)
+        except ContenderFailed as error:
+            if not child.spec.is_optional:
+                raise
+            self._missing[name] = str(error).splitlines()[0]
+            self._plan.say(f"{self._missing[name]}: going on without")
+            return
+        self._children[name] = child
 
     def _quality(self) -> dict[str, float]:
         tokenizer = self._model.prepared.tokenizer()

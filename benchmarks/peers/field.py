@@ -4,6 +4,7 @@ Owns the peers' environment and files. A peer that must be there and is not ends
 """
 
 import json
+import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ REFERENCE = "transformers"
 ONE_AFTER_ANOTHER = "transformers, one after another"
 MACHINE = "machine"
 SEQUENTIAL_REQUESTS = 4
+TAIL_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,10 @@ def vllm(model: Model, cache: Path, threads: int) -> list[ContenderSpec]:
     """vLLM, if it is installed; its environment is its own, for it wants a torch of its own."""
     if not VLLM_PYTHON.is_file():
         return []
-    options = {"file": str(model.gguf), "directory": str(cache / "benchmarks" / model.gguf.stem), "threads": threads}
-    return [ContenderSpec("vLLM", "peers.vllm_engine", options, VLLM_PYTHON)]
+    directory = cache / "benchmarks" / f"{model.gguf.stem}-{model.prepared.digest[:16]}-float32"
+    _in_peers("peers.hugging_face_files", str(model.gguf), str(directory))
+    options = {"directory": str(directory), "threads": threads}
+    return [ContenderSpec("vLLM", "peers.vllm_engine", options, VLLM_PYTHON, is_optional=True)]
 
 
 def machine(threads: int) -> ContenderSpec:
@@ -105,12 +109,18 @@ def _require_peers() -> None:
 
 def _converted(gguf: Path, directory: Path) -> dict[str, str]:
     """The file in llama.cpp's other forms, by form."""
-    asked = [str(PEERS_PYTHON), "-m", "peers.llama_cpp_files", str(gguf), str(directory)]
-    finished = subprocess.run(asked, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(BENCHMARKS)})
-    if finished.returncode:
-        raise ContenderFailed(f"llama.cpp could not convert the model\n{finished.stderr[-2000:]}")
-    forms: dict[str, str] = json.loads(finished.stdout.splitlines()[-1])
+    forms: dict[str, str] = json.loads(_in_peers("peers.llama_cpp_files", str(gguf), str(directory)).splitlines()[-1])
     return forms
+
+
+def _in_peers(module: str, *arguments: str) -> str:
+    """What a module printed in the peers' environment. Raises ContenderFailed with its complaint."""
+    asked = [str(PEERS_PYTHON), "-m", module, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS)}
+    finished = subprocess.run(asked, capture_output=True, text=True, check=False, env=environment)
+    if finished.returncode:
+        raise ContenderFailed(f"{module} failed\n{finished.stderr[-TAIL_CHARACTERS:]}")
+    return finished.stdout
 
 
 def _silent(line: str) -> None:

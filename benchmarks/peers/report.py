@@ -1,5 +1,6 @@
 """What a run of the benchmark found, as JSON and as lines for people. Pure."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,7 +56,11 @@ def as_json(found: Findings) -> dict[str, Any]:
         "medians": middle,
         "spread": {who: {name: _spread(runs) for name, runs in by.items()} for who, by in found.runs.items()},
         "quality": {
-            who: {"mean_kl": kl, "limit": QUALITY_LIMIT, "comparable": is_comparable(kl)}
+            who: {
+                "mean_kl": kl if math.isfinite(kl) else None,
+                "limit": QUALITY_LIMIT,
+                "comparable": is_comparable(kl),
+            }
             for who, kl in found.kl.items()
         },
         "limits": {

@@ -1,6 +1,6 @@
 """vLLM as a contender: float32 on the CPU, its continuous batching stepped by hand so that each token has its time.
 
-It opens Hugging Face directories, so the GGUF file is written as one first, in float32.
+It opens Hugging Face directories; `hugging_face_files` writes the GGUF file as one, in float32.
 """
 
 import os
@@ -9,9 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import transformers
 import vllm
-from transformers import AutoModelForCausalLM
 from vllm import LLM, SamplingParams, TokensPrompt
 
 from peers.channel import Job, Json, serve
@@ -26,14 +24,12 @@ WARM_UP = (2, 2)
 
 
 class VLLM:
-    """Options: `file`, `directory` (of the converted model), `threads`."""
+    """Options: `directory` (of the converted model), `threads`."""
 
     def load(self, options: Json) -> Json:
         torch.set_num_threads(options["threads"])
-        directory = Path(options["directory"])
-        _convert(Path(options["file"]), directory)
         self._llm = LLM(
-            model=str(directory),
+            model=options["directory"],
             skip_tokenizer_init=True,
             dtype="float32",
             max_num_seqs=W1.requests,
@@ -45,7 +41,6 @@ class VLLM:
         self._generate([[0] * WARM_UP[0]] * W1.requests, WARM_UP[1])
         return {
             "vllm": vllm.__version__,
-            "transformers": transformers.__version__,
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
             "dtype": "float32",
@@ -95,16 +90,6 @@ class VLLM:
             for token, likelihood in by_token.items():
                 found[row, token] = likelihood.logprob
         return found
-
-
-def _convert(file: Path, directory: Path) -> None:
-    """Complete or not at all."""
-    if directory.is_dir():
-        return
-    partial = directory.with_suffix(".partial")
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    model.save_pretrained(partial)
-    partial.rename(directory)
 
 
 if __name__ == "__main__":

@@ -85,8 +85,8 @@ def show(found: Json, console: Console) -> None:
     console.print(_table("worst prompts", found["worst"], lambda row: f"{row['kind']}: {row['text']}"))
     console.print()
     for form in found["matrices"]:
-        text = f"{form['count']} matrices in {form['form']}: usual error {form['usual']:.2%}"
-        console.print(f"{text}, largest {form['largest']:.2%} ({form['at']})", highlight=False)
+        text = f"{form['count']} matrices in {form['form']}: usual error {_shown(form['usual'], '.2%')}"
+        console.print(f"{text}, largest {_shown(form['largest'], '.2%')} ({form['at']})", highlight=False)
     for failure in found["failures"]:
         console.print(Text(failure, style="red"), soft_wrap=True)
     if not found["failures"]:
@@ -96,7 +96,7 @@ def show(found: Json, console: Console) -> None:
 def _table(heading: str, rows: Sequence[Json], name: Callable[[Json], str]) -> Table:
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     shown.add_column(heading)
-    for column in ("prompts", "tokens", "perplexity", "to float32", "mean KL", "max KL", "agreement"):
+    for column in ("prompts", "tokens", "perplexity", "÷ float32's", "mean KL", "max KL", "agreement"):
         shown.add_column(column, justify="right")
     for row in rows:
         perplexity, divergence = row["perplexity"], row["kl"]
@@ -104,10 +104,14 @@ def _table(heading: str, rows: Sequence[Json], name: Callable[[Json], str]) -> T
             Text(printable(name(row))),
             str(row["prompts"]),
             str(row["tokens"]),
-            f"{perplexity['served']:.2f}",
-            f"{perplexity['ratio'] - 1:+.2%}",
-            f"{divergence['mean']:.1e}",
-            f"{divergence['max']:.1e}",
-            f"{row['agreement']:.1%}",
+            _shown(perplexity["served"], ".2f"),
+            _shown(perplexity["ratio"], ".4f"),
+            _shown(divergence["mean"], ".1e"),
+            _shown(divergence["max"], ".1e"),
+            _shown(row["agreement"], ".1%"),
         )
     return shown
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "not a number" if value is None else format(value, form)

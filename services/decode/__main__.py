@@ -22,9 +22,7 @@ def loaded(settings: Settings) -> WorkerEngine:
     log.info("a step costs %s", cost)
     limits = settings.limits(engine.config, cost)
     runner = engine.runner
-    return WorkerEngine(
-        runner, runner.kv, limits, prepared.name, prepared.digest, str(engine.format), runner.memory
-    )
+    return WorkerEngine(runner, runner.kv, limits, prepared.name, prepared.digest, str(engine.format), runner.memory)
 
 
 async def main(process: Process[Settings]) -> None:

@@ -4,11 +4,14 @@ import asyncio
 import urllib.request
 
 import grpc.aio
+import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from services.cli.cluster import LocalCluster
+from services.cli.memory import memory_json
+from services.cli.status import reports
 from services.pb import operations_pb2, operations_pb2_grpc
 from services.runtime import dial
 from tests.support.local_cluster import LIGHT_PYTHON
@@ -35,6 +38,20 @@ async def test_gateway_scheduler_and_kvstore_run_where_torch_is_not_installed(sp
         assert split.processes[name].spec.command[0] == str(LIGHT_PYTHON)
         assert not (await status(split, name)).has_torch
     assert (await status(split, "decode-0")).has_torch
+
+
+async def test_every_process_accounts_for_its_memory_within_a_tenth(split: LocalCluster) -> None:
+    kinds = ("weights_mapped", "weights_private", "kv_resident", "step", "code", "heap")
+    for report in await reports(split.record(), with_memory=True):
+        found = memory_json(report)
+        assert found is not None, report.recorded.name
+        counted = psutil.Process(report.recorded.pid).memory_info().rss
+        assert abs(sum(found[kind] for kind in kinds) - counted) < 0.1 * counted, report.recorded.name
+        if report.recorded.service in ("prefill", "decode"):
+            assert found["weights_mapped"] > 50e6  # a step has read nearly all of the 98 MB
+            assert found["kv_used"] + found["kv_cached"] + found["kv_free"] > found["kv_resident"] > 0
+        else:
+            assert found["weights_mapped"] == found["kv_resident"] == 0
 
 
 async def test_every_server_has_health_reflection_and_metrics(split: LocalCluster) -> None:

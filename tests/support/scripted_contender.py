@@ -15,7 +15,7 @@ class Scripted:
         print("a library greets")
         if self._mood == "dies":
             os._exit(3)
-        return {"mood": self._mood, "threads": os.environ["OMP_NUM_THREADS"]}
+        return {"mood": self._mood, "threads": os.environ["OMP_NUM_THREADS"], "weight_bytes": 1000}
 
     def run(self, job: Job) -> Trace:
         if self._mood == "fails":
@@ -28,7 +28,9 @@ class Scripted:
         np.save(path, np.zeros((sum(map(len, texts)), 3), np.float32))
 
     def extras(self) -> Json:
-        return {"profile": {}}
+        if self._mood == "machine":
+            return {"read_bytes_per_second": 1e9, "flops_per_second": 1e9}
+        return {"profile": {"step_seconds": 0.01, "rows": 16, "linear": 0.9}, "bookkeeping_share": 0.1}
 
 
 if __name__ == "__main__":

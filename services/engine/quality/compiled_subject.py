@@ -76,7 +76,8 @@ def decoded(matrix: PackedMatrix) -> Floats:
         decode(0, matrix.panels.ctypes.data, size, count, matrix.inputs, panels.ctypes.data)
     rows = panels.reshape(count, matrix.inputs, PANEL).swapaxes(1, 2)
     if matrix.name.endswith("gate_up"):
-        rows = rows.reshape(-1, 2, PANEL, matrix.inputs).swapaxes(0, 1)
+        # Panels are of gate and up by turns.
+        rows = np.concatenate([rows[0::2], rows[1::2]])
     return rows.reshape(count * PANEL, matrix.inputs)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.engine.quality.outliers import outliers
+from services.engine.quality.outliers import outliers, usual
 from services.engine.quality.subject import ROUNDING, KeptMatrix
 
 MOST_ERROR = {"int8": 0.05, "rounded float16": 0.001}
@@ -63,9 +63,9 @@ def damaged(errors: Sequence[MatrixError]) -> list[Damage]:
     for each in errors:
         by_form[each.form].append(each)
     odd = {alike[at].place for alike in by_form.values() for at in outliers([e.error for e in alike], TIMES_USUAL)}
-    usual = {form: float(np.nanmedian([each.error for each in alike])) for form, alike in by_form.items()}
+    usually = {form: usual([each.error for each in alike]) for form, alike in by_form.items()}
     return [
-        Damage(each.place, f"its {each.form} weights are off by {each.error:.1%}, usual is {usual[each.form]:.2%}")
+        Damage(each.place, f"its {each.form} weights are off by {each.error:.2%}, usual is {usually[each.form]:.2%}")
         for each in errors
         if each.place in odd or not _is_sound(each)
     ]

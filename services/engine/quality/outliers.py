@@ -10,6 +10,13 @@ _NORMAL = 0.6745
 """Median absolute deviation of a normal distribution with deviation 1."""
 
 
+def usual(errors: Sequence[float]) -> float:
+    """The median of those that are numbers; 0 if none is."""
+    values = np.asarray(errors, np.float64)
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if finite.size else 0.0
+
+
 def outliers(errors: Sequence[float], times: float) -> list[int]:
     """Places of those that are far from the median by the modified z-score and above `times` the median.
 
@@ -18,9 +25,7 @@ def outliers(errors: Sequence[float], times: float) -> list[int]:
     """
     values = np.asarray(errors, np.float64)
     odd = ~np.isfinite(values)
-    if odd.all():
-        return list(range(len(values)))
-    median = np.median(values[~odd])
-    deviation = np.median(np.abs(values[~odd] - median))
+    median = usual(errors)
+    deviation = usual(np.abs(values[~odd] - median).tolist())
     far = _NORMAL * (values - median) > Z_BOUND * deviation
     return [int(at) for at in np.flatnonzero(odd | (far & (values > times * median)))]

@@ -1,14 +1,14 @@
 """What a check found, as one JSON object, and whether it is good enough. Pure.
 
-    perplexity   exp of the mean loss over all predicted tokens of all prompts: reference, served, and served ÷ reference
-    kl           mean and maximum over all positions, in nats
-    agreement    share of positions where both find the same token most likely
-    kinds        the same for the prompts of each kind
-    worst        the prompts with the largest mean KL, the worst first
-    matrices     per form: how many, usual and largest error, and where that is
-    stages       error of each stage of the model
-    damage       what is not as it should be, by place
-    failures     sentences; none means that the engine passes
+perplexity   exp of the mean loss over all predicted tokens of all prompts: reference, served, and served ÷ reference
+kl           mean and maximum over all positions, in nats
+agreement    share of positions where both find the same token most likely
+kinds        the same for the prompts of each kind
+worst        the prompts with the largest mean KL, the worst first
+matrices     per form: how many, usual and largest error, and where that is
+stages       error of each stage of the model
+damage       what is not as it should be, by place
+failures     sentences; none means that the engine passes
 """
 
 import math
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from services.engine.quality.matrices import Damage, MatrixError
+from services.engine.quality.outliers import usual
 from services.engine.quality.prompts import Prompt
 from services.engine.quality.rows import Rows, joined
 from services.engine.quality.stages import StageError
@@ -54,7 +55,7 @@ class Inspection:
 def report(settings: Mapping[str, str], measured: Sequence[PromptRows], inspection: Inspection) -> Json:
     """`settings` say what was measured and come first."""
     totals = _totals(measured)
-    return {
+    whole = {
         **settings,
         **totals,
         "kinds": [{"kind": kind, **_totals(of_kind)} for kind, of_kind in _by_kind(measured).items()],
@@ -65,6 +66,7 @@ def report(settings: Mapping[str, str], measured: Sequence[PromptRows], inspecti
         "bounds": {"perplexity": MOST_PERPLEXITY, "mean_kl": MOST_DIVERGENCE},
         "failures": failures(totals, inspection.damage),
     }
+    return {name: _finite(value) for name, value in whole.items()}
 
 
 def failures(totals: Json, damage: Sequence[Damage]) -> list[str]:
@@ -120,7 +122,22 @@ def _forms(errors: Sequence[MatrixError]) -> list[Json]:
     found = []
     for form, alike in by_form.items():
         largest = max(alike, key=lambda each: math.inf if math.isnan(each.error) else each.error)
-        usual = float(np.median([each.error for each in alike]))
-        count = len(alike)
-        found.append({"form": form, "count": count, "usual": usual, "largest": largest.error, "at": largest.place})
+        found.append(
+            {
+                "form": form,
+                "count": len(alike),
+                "usual": usual([each.error for each in alike]),
+                "largest": largest.error,
+                "at": largest.place,
+            }
+        )
     return found
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for what is not a number: null stands for it."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

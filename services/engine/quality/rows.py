@@ -27,16 +27,19 @@ class Rows(NamedTuple):
 
 def compared(reference: Floats, served: Floats, following: Sequence[int]) -> Rows:
     """Of logits `[rows, vocab]`; `following` has each row's next token, fewer where the prompt ends before."""
-    expected, found = _log_softmax(reference), _log_softmax(served)
-    at = np.arange(len(following)), np.asarray(following, np.int64)
+    expected, found = _Powers.of(reference), _Powers.of(served)
     with np.errstate(invalid="ignore"):
+        apart = expected.shifted - found.shifted
+    if np.isneginf(reference.min()):
         # A token without probability adds nothing, whatever the engine makes of it.
-        terms = np.where(np.isneginf(expected), 0.0, np.exp(expected) * (expected - found))
+        apart[expected.powers == 0] = 0
+    # The sum of p · (log p - log q): the logarithms of the two sums are the same for all tokens of a row.
+    divergence = np.einsum("ij,ij->i", expected.powers, apart) / expected.sums
     return Rows(
-        divergence=terms.sum(axis=1),
+        divergence=divergence + np.log(found.sums) - np.log(expected.sums),
         agrees=reference.argmax(axis=1) == served.argmax(axis=1),
-        reference_loss=-expected[at],
-        served_loss=-found[at],
+        reference_loss=expected.losses(following),
+        served_loss=found.losses(following),
     )
 
 
@@ -45,6 +48,23 @@ def joined(parts: Sequence[Rows]) -> Rows:
     return Rows(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
-def _log_softmax(logits: Floats) -> Doubles:
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+class _Powers(NamedTuple):
+    """A softmax in the making: probabilities are `powers ÷ sums`."""
+
+    shifted: Doubles
+    """`[rows, vocab]`: logits less the row's largest."""
+    powers: Doubles
+    sums: Doubles
+    """`[rows]`."""
+
+    @classmethod
+    def of(cls, logits: Floats) -> "_Powers":
+        shifted = logits.astype(np.float64)
+        shifted -= shifted.max(axis=1, keepdims=True)
+        powers = np.exp(shifted)
+        return cls(shifted, powers, powers.sum(axis=1))
+
+    def losses(self, following: Sequence[int]) -> Doubles:
+        """Minus the logarithm of each next token's probability."""
+        rows = np.arange(len(following))
+        return np.asarray(np.log(self.sums[rows]) - self.shifted[rows, np.asarray(following, np.int64)])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.engine.quality.matrices import Damage
-from services.engine.quality.outliers import outliers
+from services.engine.quality.outliers import outliers, usual
 from services.engine.quality.subject import Floats, Subject
 
 MOST_TOKENS = 48
@@ -47,7 +47,10 @@ def measured(reference: Subject, served: Subject, layers: int, prompts: Sequence
     """In the order of the stages."""
     places = ["embedding", *(f"layer {index}" for index in range(layers)), "head"]
     of_prompts = [_of_prompt(reference, served, layers, tokens[:MOST_TOKENS]) for tokens in prompts]
-    return [StageError(place, float(np.max(each))) for place, each in zip(places, zip(*of_prompts, strict=True), strict=True)]
+    return [
+        StageError(place, float(np.max(each)))
+        for place, each in zip(places, zip(*of_prompts, strict=True), strict=True)
+    ]
 
 
 def damaged(errors: Sequence[StageError], tolerance: Tolerance) -> list[Damage]:
@@ -63,8 +66,10 @@ def damaged(errors: Sequence[StageError], tolerance: Tolerance) -> list[Damage]:
         if not each.error <= tolerance.layer or (at in odd and each.error > noise)
     ]
     found += [head] if not head.error <= tolerance.head else []
-    usual = float(np.nanmedian([each.error for each in layers]))
-    return [Damage(each.place, f"it computes with an error of {each.error:.2%}, usual is {usual:.2%}") for each in found]
+    usually = usual([each.error for each in layers])
+    return [
+        Damage(each.place, f"it computes with an error of {each.error:.2%}, usual is {usually:.2%}") for each in found
+    ]
 
 
 def _of_prompt(reference: Subject, served: Subject, layers: int, tokens: Sequence[int]) -> list[float]:

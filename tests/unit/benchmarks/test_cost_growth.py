@@ -4,9 +4,9 @@ import re
 from dataclasses import replace
 
 import pytest
+
 from growth.limit import StepLimit
 from growth.plot import Axes, Line, svg
-
 from services.core.model_config import KVFormat, ModelConfig, RopeScaling
 
 CONFIG = ModelConfig(

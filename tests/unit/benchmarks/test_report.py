@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +67,14 @@ def test_the_tables_name_everybody_with_our_ratio_to_them() -> None:
     assert "not run: vLLM: not installed" in text
     assert "W1_tokens_per_second      1.20  quick (higher is better)" in text
     assert "W2 reaches 80% of that limit" in text
+
+
+def test_a_contender_that_computes_nonsense_is_told_apart_and_the_report_stays_json() -> None:
+    found = findings()
+    report = as_json(replace(found, kl={**found.kl, "quick": math.nan}))
+    json.dumps(report, allow_nan=False)
+    assert report["quality"]["quick"] == {"mean_kl": None, "limit": 0.02, "comparable": False}
+    assert "quick" not in report["ratios"]["W1_tokens_per_second"]
 
 
 def test_without_comparable_peers_nobody_is_best() -> None:

@@ -57,8 +57,14 @@ def test_the_tables_name_kinds_worst_prompts_and_damage_and_steer_no_terminal() 
     console = Console(width=160, record=True)
     show(REPORT, console)
     text = console.export_text()
-    for part in ("all", "code: def [31mf(x)", "+0.50%", "1.0e-03", "98.9%", "layer 7, down: its int8 weights"):
+    for part in ("all", "code: def [31mf(x)", "1.0050", "1.0e-03", "98.9%", "layer 7, down: its int8 weights"):
         assert part in text
+
+
+def test_what_is_not_a_number_is_shown_as_that() -> None:
+    console = Console(width=160, record=True)
+    show({**REPORT, "kl": {"mean": None, "max": None}}, console)
+    assert console.export_text().count("not a number") == 2
 
 
 def checked(model: Path, prompts: Path, cache: Path) -> Result:

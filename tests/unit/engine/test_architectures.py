@@ -12,8 +12,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from services.core.plan import Chunk
 from services.engine.batch import Batch
-from services.engine.torch_load import TorchEngine, TorchSettings, load_torch
 from services.engine.rope import Rotary
+from services.engine.torch_load import TorchEngine, TorchSettings, load_torch
 from services.modelfiles.gguf_source import read_gguf
 from services.modelfiles.prepare import prepare
 from services.modelfiles.prepared import PreparedModel

@@ -23,23 +23,26 @@ def test_weights_that_a_step_has_read_are_resident_and_shared(prepared: Prepared
     runner = engine(prepared, weights="int8")
     runner.execute(StepPlan((chunk("r", range(3, 40), 0, [0, 1, 2]),)))
     found = runner.memory()
-    assert found.weights_mapped == runner.weights.matrix_bytes
-    assert found.weights_private < 64 << 10  # norms
+    # The last norm is read where the model's own file has it; those of the layers are copied together.
+    assert found.weights_mapped == runner.weights.matrix_bytes + runner.weights.norm.nbytes
+    assert found.weights_private < 64 << 10
 
 
 def test_packed_weights_that_cannot_be_kept_on_disk_are_private(prepared: PreparedModel) -> None:
     (prepared.directory / "packed").write_text("in the way")
     runner = engine(prepared, weights="int8")
     found = runner.memory()
-    assert found.weights_mapped == 0 and found.weights_private >= runner.weights.matrix_bytes
+    assert found.weights_mapped == runner.weights.norm.nbytes
+    assert found.weights_private >= runner.weights.matrix_bytes
 
 
 def test_blocks_of_the_cache_take_memory_once_they_are_written(prepared: PreparedModel) -> None:
-    runner = engine(prepared, num_blocks=512)
+    # So many that the C heap has no such piece to give again; the last of them, since it may begin with a used one.
+    runner = engine(prepared, num_blocks=8192)
     size, before = runner.kv.format.block_bytes, runner.memory()
-    assert before.kv_reserved == 512 * size
+    assert before.kv_reserved == 8192 * size and before.kv < before.kv_reserved / 2
     content = memoryview(bytes(size))
-    for block in range(100, 200):
+    for block in range(8000, 8100):
         runner.kv.write_block(block, content)
     grown = runner.memory().kv - before.kv
     # Where the system gives huge pages, their neighbours come with them.

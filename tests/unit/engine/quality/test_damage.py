@@ -72,6 +72,13 @@ def test_wrong_scales_of_a_matrix_are_found(factor: float, tmp_path: Path) -> No
     assert damaged_places(pair(prepared))[0] == "layer 4, down"
 
 
+def test_the_only_matrix_of_its_form_is_judged_by_itself(tmp_path: Path) -> None:
+    prepared = tiny(tmp_path, tied=False)
+    pair(prepared)
+    plant(prepared, "model.embed_tokens.weight", lambda kept, _: _scale(kept[:, :INT8_SCALES], np.nan))
+    assert damaged_places(pair(prepared)) == ["embedding", "embedding"]
+
+
 def test_one_wrong_scale_of_one_channel_is_found(tmp_path: Path) -> None:
     prepared = tiny(tmp_path)
     pair(prepared)

@@ -65,3 +65,12 @@ def test_damage_fails_though_the_prompts_are_fine() -> None:
     damage = [Damage("layer 7, down", "its int8 weights are off by 50.0%, usual is 0.70%")]
     found = report({}, [rows("k", "t", [0.0], [1.0], [1.0])], Inspection(SOUND.matrices, SOUND.stages, damage))
     assert found["failures"] == ["layer 7, down: its int8 weights are off by 50.0%, usual is 0.70%"]
+
+
+def test_what_is_not_a_number_is_null_and_comes_first_among_the_worst() -> None:
+    measured = [rows("k", "fine", [0.5], [1.0], [1.0]), rows("k", "broken", [math.nan], [1.0], [math.nan])]
+    found = report({}, measured, Inspection([MatrixError("head", "int8", math.nan, math.nan)], SOUND.stages, []))
+    assert found["kl"] == {"mean": None, "max": None} and found["perplexity"]["ratio"] is None
+    assert found["worst"][0]["text"] == "broken" and found["worst"][0]["kl"]["mean"] is None
+    assert found["matrices"][0]["largest"] is None
+    assert len(found["failures"]) == 2
