@@ -37,7 +37,8 @@ async def test_gateway_scheduler_and_kvstore_run_where_torch_is_not_installed(sp
     for name in LIGHT:
         assert split.processes[name].spec.command[0] == str(LIGHT_PYTHON)
         assert not (await status(split, name)).has_torch
-    assert (await status(split, "decode-0")).has_torch
+    # Where torch is installed, a worker with the compiled engine does without it too.
+    assert not (await status(split, "decode-0")).has_torch
 
 
 async def test_every_process_accounts_for_its_memory_within_a_tenth(split: LocalCluster) -> None:
