@@ -3,6 +3,8 @@
 Owns the memory; the kernels get its address. Must not know which block is whose, or free.
 """
 
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,7 +22,9 @@ class KVMemory:
 
     def __init__(self, kv_format: KVFormat, num_blocks: int) -> None:
         self._format = kv_format
-        self._blocks = np.zeros((num_blocks, kv_format.block_bytes), np.uint8)
+        # Not numpy's memory: the C heap may hand out pages that are in use already, and then all of it would be.
+        self._memory = mmap(-1, num_blocks * kv_format.block_bytes, MAP_PRIVATE | MAP_ANONYMOUS)
+        self._blocks = np.frombuffer(self._memory, np.uint8).reshape(num_blocks, kv_format.block_bytes)
 
     @property
     def format(self) -> KVFormat:
