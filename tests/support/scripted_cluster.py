@@ -159,6 +159,9 @@ class ScriptedCluster:
     async def held(self) -> list[str]:
         rows = []
         for name, member in self.members.items():
+            if member.process.stopping.is_set():
+                # It may stop answering at any moment; what has ended holds nothing.
+                await asyncio.wait([member.task])
             if member.task.done():
                 continue
             async with dial.channel(member.address) as channel:
