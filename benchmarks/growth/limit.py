@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from peers.limits import head_parameters, layer_parameters, prefill_flops
 from services.core.model_config import KVFormat, ModelConfig
 
 
@@ -25,18 +26,13 @@ class StepLimit:
 
     def prefill(self, length: int) -> float:
         """Seconds of a prompt; of the last row alone logits are made."""
-        layers = self._parameters - self.config.vocab * self.config.hidden
-        pairs = length * (length + 1) / 2
-        flops = 2 * layers * length + 2 * self.config.vocab * self.config.hidden + self._attention_flops * pairs
+        flops = prefill_flops(self.config, length)
         return max(self.weight_bytes / self.read_bytes_per_second, flops / self.flops_per_second)
 
     @property
     def _parameters(self) -> int:
         """Elements of all matrices that a row is multiplied by."""
-        config = self.config
-        attention = (2 * config.heads + 2 * config.kv_heads) * config.head_dim * config.hidden
-        layer = attention + 3 * config.hidden * config.intermediate
-        return config.layers * layer + config.vocab * config.hidden
+        return layer_parameters(self.config) + head_parameters(self.config)
 
     @property
     def _attention_flops(self) -> int:

@@ -91,8 +91,13 @@ class KVFormat:
         return self.dtype == "int8"
 
     @property
+    def width(self) -> int:
+        """Bytes of a stored number."""
+        return _WIDTHS[self.dtype]
+
+    @property
     def layer_bytes(self) -> int:
-        vector = self.head_dim * _WIDTHS[self.dtype] + (_SCALE_BYTES if self.scaled else 0)
+        vector = self.head_dim * self.width + (_SCALE_BYTES if self.scaled else 0)
         return 2 * self.kv_heads * self.block_size * vector
 
     @property

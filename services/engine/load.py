@@ -13,6 +13,8 @@ from importlib import import_module
 from services.core.engine_settings import EngineSettings
 from services.core.model_config import KVFormat, ModelConfig
 from services.engine.interface import StepRunner
+from services.engine.jit import compiling_alone
+from services.engine.sampling.sample import compile_all
 from services.modelfiles.errors import ModelError
 from services.modelfiles.prepared import PreparedModel
 
@@ -39,7 +41,10 @@ def load_engine(prepared: PreparedModel, settings: EngineSettings) -> Engine:
     config = prepared.config
     kv_format = KVFormat(settings.kv_dtype, settings.block_size, config.layers, config.kv_heads, config.head_dim)
     loader = import_module(_chosen(config, settings))
-    runner: StepRunner = loader.load_runner(prepared, kv_format, settings)
+    # Of the workers that start side by side one compiles, and the others find it done.
+    with compiling_alone():
+        compile_all()
+        runner: StepRunner = loader.load_runner(prepared, kv_format, settings)
     return Engine(config, runner, kv_format, bytes.fromhex(prepared.digest))
 
 

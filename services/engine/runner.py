@@ -18,9 +18,8 @@ from services.engine.kv_cache import KVCache
 from services.engine.model import LlamaDecoder
 from services.engine.pieces import pieces
 from services.engine.sampling.sample import sample
+from services.engine.step_result import step_result
 from services.engine.torch_memory import torch_memory
-
-NOTHING_TO_DRAW = "the model's output is not a number, or leaves no allowed token"
 
 
 class ModelRunner:
@@ -50,7 +49,7 @@ class ModelRunner:
                 if chunk.draw is not None
             ]
             drawn = self._draw(hidden, [(draw, row) for _, draw, row in drawing])
-        return _result([chunk for chunk, _, _ in drawing], drawn, perf_counter() - began)
+        return step_result([chunk for chunk, _, _ in drawing], drawn, perf_counter() - began)
 
     def every_logits(self, chunk: Chunk) -> Iterator[npt.NDArray[np.float32]]:
         """See `WholeLogits.every_logits`."""
@@ -71,13 +70,3 @@ class ModelRunner:
             return []
         logits = self._decoder.logits(hidden[[row for _, row in drawing]])
         return sample(logits.float().cpu().numpy(), [draw for draw, _ in drawing])
-
-
-def _result(chunks: Sequence[Chunk], drawn: Sequence[Drawn | None], seconds: float) -> StepResult:
-    result = StepResult(drawn={}, seconds=seconds)
-    for chunk, one in zip(chunks, drawn, strict=True):
-        if one is None:
-            result.failed[chunk.key] = NOTHING_TO_DRAW
-        else:
-            result.drawn[chunk.key] = one
-    return result

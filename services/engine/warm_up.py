@@ -9,7 +9,6 @@ from services.core.plan import Chunk, Draw, StepPlan
 from services.core.request import Sampling
 from services.core.step_cost import Sample, StepCost
 from services.engine.interface import StepRunner
-from services.engine.sampling.sample import compile_all
 
 LONG_CONTEXT = 1536
 """Positions that the longer half of the measured steps reaches back to, where the cache has room for them."""
@@ -23,7 +22,6 @@ REPEATS = 2
 
 def warm_up(runner: StepRunner, longest: int) -> StepCost:
     """Time steps, with and without a context, and fit their cost. `longest` is the model's longest context."""
-    compile_all()
     capacity = runner.kv.num_blocks * runner.kv.format.block_size
     most = max(tokens for _, tokens in STEPS)
     long = max(0, min(LONG_CONTEXT, longest, capacity) - most)

@@ -13,9 +13,6 @@ from services.core.ids import BlockId
 from services.core.model_config import KVFormat
 from services.engine.compiled.kernels.rows import Cache
 
-WIDTHS = {"float32": 4, "float16": 2, "int8": 1}
-"""Bytes of a number of the format's dtype."""
-
 
 class KVMemory:
     """`num_blocks` blocks. Implements `interface.KVAccess`. The system gives pages when they are first written."""
@@ -47,7 +44,7 @@ class KVMemory:
             self._blocks.ctypes.data,
             kv.block_bytes,
             kv.layer_bytes,
-            WIDTHS[kv.dtype],
+            kv.width,
             kv.block_size,
             kv.kv_heads,
             kv.head_dim,

@@ -9,13 +9,11 @@ from services.core.model_config import KVFormat, ModelConfig
 from services.engine.compiled.kernels.attention import attend_unit
 from services.engine.compiled.kernels.attention_tiles import PAGE
 from services.engine.compiled.kernels.step import Model
-from services.engine.compiled.kv_memory import WIDTHS, KVMemory
+from services.engine.compiled.kv_memory import KVMemory
 from services.engine.compiled.runner import CompiledRunner
 from services.engine.compiled.threads import Threads
 from services.engine.compiled.weights import DecoderWeights, decoder_weights
-from services.engine.jit import compiling_alone
 from services.engine.rotary_frequencies import inverse_frequencies
-from services.engine.sampling.sample import compile_all
 from services.modelfiles.prepared import PreparedModel
 
 _MULTIPLES = {"hidden": 16, "intermediate": 16, "head_dim": 16}
@@ -36,14 +34,12 @@ def refusal(config: ModelConfig, settings: EngineSettings) -> str | None:
 def load_runner(prepared: PreparedModel, kv_format: KVFormat, settings: EngineSettings) -> CompiledRunner:
     """Compiled and warm. Raises `ModelError` if the model's tensors are not those of its configuration."""
     config = prepared.config
-    with compiling_alone():
-        weights = decoder_weights(prepared, settings.weights)
-        positions = min(config.context, settings.num_blocks * kv_format.block_size)
-        model = _model(config, weights, kv_format, positions)
-        threads = Threads(settings.threads, settings.cores)
-        runner = CompiledRunner(config, weights, model, KVMemory(kv_format, settings.num_blocks), threads)
-        compile_all()
-        runner.compile()
+    weights = decoder_weights(prepared, settings.weights)
+    positions = min(config.context, settings.num_blocks * kv_format.block_size)
+    model = _model(config, weights, kv_format, positions)
+    threads = Threads(settings.threads, settings.cores)
+    runner = CompiledRunner(config, weights, model, KVMemory(kv_format, settings.num_blocks), threads)
+    runner.compile()
     return runner
 
 
@@ -64,7 +60,7 @@ def _model(config: ModelConfig, weights: DecoderWeights, kv_format: KVFormat, po
         key_norm=weights.key_norm,
         cos=np.cos(angles) * factor,
         sin=np.sin(angles) * factor,
-        attend=attend_unit(WIDTHS[kv_format.dtype]),
+        attend=attend_unit(kv_format.width),
         heads=config.heads,
         eps=config.norm_eps,
         query_scale=1 / math.sqrt(config.head_dim),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from services.core.ids import BlockId, RequestId, RequestKey
 from services.core.memory import EngineMemory
 from services.core.model_config import ModelConfig
-from services.core.plan import Chunk, Draw, Drawn, StepPlan, StepResult
+from services.core.plan import Chunk, StepPlan, StepResult
 from services.engine.compiled.kernels.attention import scratch_bytes
 from services.engine.compiled.kernels.forms import PANEL
 from services.engine.compiled.kernels.linear import scratch_bytes as panel_scratch_bytes
@@ -35,11 +35,9 @@ from services.engine.compiled.weights import DecoderWeights
 from services.engine.compiled.work import keeping_all, work_of
 from services.engine.pieces import pieces
 from services.engine.sampling.sample import sample
-
-NOTHING_TO_DRAW = "the model's output is not a number, or leaves no allowed token"
+from services.engine.step_result import step_result
 
 Logits = npt.NDArray[np.float32]
-Sample = Callable[[Logits, Sequence[Draw]], Sequence[Drawn | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ class CompiledRunner:
         logits = self.logits(plan.chunks)
         drawing = [(chunk, chunk.draw) for chunk in plan.chunks if chunk.draw is not None]
         tokens = sample(logits, [draw for _, draw in drawing]) if drawing else []
-        return _result([chunk for chunk, _ in drawing], tokens, perf_counter() - began)
+        return step_result([chunk for chunk, _ in drawing], tokens, perf_counter() - began)
 
     def compile(self) -> None:
         """Has the step compiled, or read from disk; writes into block 0, so only while none is in use."""
@@ -166,13 +164,3 @@ class CompiledRunner:
 def _rounded(count: int) -> int:
     """A power of two, so that growing batches do not get new buffers each time."""
     return 1 << max(count - 1, 0).bit_length()
-
-
-def _result(chunks: Sequence[Chunk], tokens: Sequence[Drawn | None], seconds: float) -> StepResult:
-    result = StepResult(drawn={}, seconds=seconds)
-    for chunk, drawn in zip(chunks, tokens, strict=True):
-        if drawn is None:
-            result.failed[chunk.key] = NOTHING_TO_DRAW
-        else:
-            result.drawn[chunk.key] = drawn
-    return result

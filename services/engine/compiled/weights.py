@@ -15,6 +15,7 @@ from services.core.model_config import ModelConfig
 from services.engine.compiled.kernels.forms import PANEL
 from services.engine.compiled.kernels.linear import MATRIX
 from services.engine.compiled.kernels.linear_kernels import decode_panels, few_rows, many_rows
+from services.engine.compiled.kernels.step import LAYER
 from services.engine.compiled.packed_file import VERSION, Bytes, PackedMatrix, packed_matrices
 from services.engine.compiled.packing import NATIVE, packed
 from services.modelfiles.prepared import PreparedModel
@@ -74,7 +75,7 @@ def decoder_weights(prepared: PreparedModel, mode: WeightsMode) -> DecoderWeight
     tensors = prepared.open_tensors()
     path = prepared.directory / "packed" / f"{mode}-{VERSION}.bin"
     matrices = packed_matrices(path, lambda: _pack(config, tensors, mode))
-    layers = np.zeros(config.layers, np.dtype([(name, MATRIX) for name in LAYER_MATRICES], align=True))
+    layers = np.zeros(config.layers, LAYER)
     for index in range(config.layers):
         for name in LAYER_MATRICES:
             layers[index][name] = matrix_record(matrices[f"layers.{index}.{name}"])

@@ -1,4 +1,4 @@
-"""One step of the whole model in one call: every thread of the team runs `step`, and meets the others between phases.
+"""One step of the whole model in one call: every thread runs `step`, and goes on when a phase's pieces are all done.
 
     for each layer:   norm → qkv → heads and KV → attention → out (+) → norm → gate·up → down (+)
     for rows that draw:   norm → head

@@ -9,7 +9,7 @@ from services.core.model_config import KVFormat
 from services.engine.compiled.kernels.attention import TOKENS, attend_unit, scratch_bytes
 from services.engine.compiled.kernels.calls import call
 from services.engine.compiled.kernels.rows import Place, clear_block, store_head
-from services.engine.compiled.kv_memory import WIDTHS, KVMemory
+from services.engine.compiled.kv_memory import KVMemory
 from services.engine.jit import outer
 
 TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "int8": 3e-2}
@@ -76,7 +76,7 @@ class Pages:
         head_bytes = shape.head_dim * shape.block_size * cache.width
         part = shape.kv_heads * head_bytes
         _call(
-            attend_unit(WIDTHS[shape.dtype]),
+            attend_unit(self.format.width),
             (
                 queries.ctypes.data,
                 outputs.ctypes.data,
