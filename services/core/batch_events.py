@@ -35,7 +35,7 @@ class Started:
 
     key: RequestKey
     cached_tokens: int = field(default=0, compare=False)
-    """Known tokens whose KV was found here."""
+    """Tokens of the prompt whose KV was found here at the first start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,17 @@ class BatchLimits:
 
     vocab: int = 1 << 31
     """Token ids are below this."""
+    head_start: float = 60.0
+    """Seconds that one level of priority is worth: a request goes before those of one level less that came so long
+    before it. With an end to it, no stream of important requests starves the others."""
 
     def __post_init__(self) -> None:
         for name in ("block_size", "num_blocks", "max_running", "max_waiting", "max_context", "step_seconds"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")
-        if self.watermark_blocks < 0:
-            raise ValueError("watermark_blocks must not be negative")
+        for name in ("watermark_blocks", "head_start"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that cover `tokens` positions."""
@@ -52,7 +56,7 @@ class BatchLimits:
             raise ContextTooLong(f"prompt leaves no room in a context of {self.max_context} tokens", field="prompt")
         if self.ending(request, len(request.emitted), request.tokens[-1]) is not None:
             raise InvalidRequest("nothing is left to answer within max_tokens", field="max_tokens")
-        if self.blocks_for(self._most_tokens(request)) > self.num_blocks:
+        if self.blocks_for(self._most_positions(request)) > self.num_blocks:
             raise NeverFits("prompt and max_tokens exceed this worker's KV cache", field="max_tokens")
 
     def ending(self, request: Request, answered: int, last: int) -> FinishReason | None:
@@ -66,8 +70,9 @@ class BatchLimits:
             return FinishReason.LENGTH
         return None
 
-    def _most_tokens(self, request: Request) -> int:
-        """Prefill draws one token and never computes it."""
+    def _most_positions(self, request: Request) -> int:
+        """The token that ends an answer is drawn and never computed, but DECODE may know it before it has blocks."""
         if request.role is Role.PREFILL:
             return len(request.tokens)
-        return min(len(request.prompt) + request.stopping.max_tokens, self.max_context)
+        most = min(len(request.prompt) + request.stopping.max_tokens, self.max_context)
+        return most if request.role is Role.DECODE else most - 1

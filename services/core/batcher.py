@@ -8,8 +8,6 @@ step executes; a request cancelled then keeps its blocks until `apply`.
 Must not know: tensors, transfers, clocks, sessions. It is told and it answers with events.
 """
 
-from bisect import insort
-
 from services.core.batch_events import Emitted, Event, Failed, Finished, Preempted
 from services.core.batch_limits import BatchLimits
 from services.core.blocks import Chain, root
@@ -21,6 +19,7 @@ from services.core.plan import Chunk, Drawn, StepPlan, StepResult
 from services.core.progress import Holding, Progress, State
 from services.core.request import FinishReason, Request, Role
 from services.core.running import Running
+from services.core.waiting import Waiting
 
 
 class Batcher:
@@ -32,8 +31,7 @@ class Batcher:
         self._running = Running(limits)
         self._pace = Pace(limits.cost)
         self._requests: dict[RequestKey, Progress] = {}
-        self._waiting: list[Progress] = []
-        """By rank, the most important first."""
+        self._waiting = Waiting()
         self._leaving: dict[RequestKey, Progress] = {}
         """Gone, but a step or a transfer still uses their blocks."""
         self._step: list[tuple[Progress, Chunk]] = []
@@ -50,10 +48,11 @@ class Batcher:
         if len(self._waiting) >= self._limits.max_waiting:
             raise Overloaded("the worker's queue is full")
         chain = Chain(root(self._fingerprint, request.salt), self._limits.block_size, request.tokens)
-        progress = Progress(request, (-request.priority, self._arrivals), chain, now)
+        rank = (now - request.priority * self._limits.head_start, self._arrivals)
+        progress = Progress(request, rank, chain, now)
         self._arrivals += 1
         self._requests[request.key] = progress
-        self._enqueue(progress)
+        self._waiting.add(progress)
 
     def cancel(self, key: RequestKey) -> bool:
         """Drop a request without an event; False if it is not (or no longer) here."""
@@ -68,19 +67,14 @@ class Batcher:
         """Between steps: fail what is past its deadline, give running requests room to grow, start waiting ones.
 
         The first in the queue starts once there are blocks for all its known tokens (for DECODE: for all it is handed)
-        and the watermark; until then nothing behind it does, so nobody starves.
+        and the watermark; until then nothing behind it does. Both growth and start may preempt who is behind in rank.
         """
         self._require_no_step()
         events = self._expire(now)
-        for victim in self._running.make_room(now):
-            self._enqueue(victim)
-            events.append(Preempted(victim.key))
-        while self._waiting and len(self._running) < self._limits.max_running:
-            started = self._running.start(self._waiting[0], now)
-            if not started:
-                break
-            del self._waiting[0]
-            events += started
+        events += self._queue_again(self._running.grow(now))
+        while (first := self._waiting.first) and (started := self._running.start(first, now)):
+            self._waiting.remove(first)
+            events += self._queue_again(started)
         return events
 
     def plan(self, now: float) -> StepPlan | None:
@@ -186,12 +180,11 @@ class Batcher:
 
     def check_invariants(self) -> None:
         """AssertionError if the books do not balance."""
+        self._waiting.check_invariants()
         self._running.check_invariants(list(self._leaving.values()))
         assert len(self._requests) == len(self._waiting) + len(self._running), "a request is in no list, or in two"
         assert len(self._running) <= self._limits.max_running, "too many running"
         assert len(self._waiting) <= self._limits.max_waiting + self._limits.max_running, "too many waiting"
-        assert [row.rank for row in self._waiting] == sorted(row.rank for row in self._waiting), "queue out of order"
-        assert not any(row.blocks for row in self._waiting), "a waiting request holds blocks"
         executing = {progress.key for progress, _ in self._step}
         for key, progress in self._leaving.items():
             assert key in executing or self._running.fetching.is_open(key), "a request is gone but not let go"
@@ -252,8 +245,12 @@ class Batcher:
         elif key in self._leaving and not self._leaving[key].blocks:
             del self._leaving[key]
 
-    def _enqueue(self, progress: Progress) -> None:
-        insort(self._waiting, progress, key=lambda row: row.rank)
+    def _queue_again(self, events: list[Event]) -> list[Event]:
+        """Whoever was preempted waits again; the events go on."""
+        for event in events:
+            if isinstance(event, Preempted):
+                self._waiting.add(self._requests[event.key])
+        return events
 
     def _require_no_step(self) -> None:
         if self._step:

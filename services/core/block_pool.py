@@ -10,7 +10,7 @@ the eviction order: free blocks at the front, then cached ones, longest unused f
 nothing of what the bytes mean.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -69,22 +69,23 @@ class BlockPool:
 
         None, and nothing changes, unless that leaves `spare` blocks idle.
         """
-        hits = self._hits(prefix)
-        fresh = count - len(hits)
-        idle_hits = sum(1 for block in hits if block in self._idle)
-        if len(self._idle) - idle_hits < fresh + spare:
+        if not self.fits(prefix, count, spare):
             return None
+        hits = self._hits(prefix)
         for block in hits:
             self._leave_idle(block)
-        blocks = (*hits, *(self._evict() for _ in range(fresh)))
+        blocks = (*hits, *(self._evict() for _ in range(count - len(hits))))
         for block in blocks:
             self._holders[block] += 1
         return Reservation(blocks, len(hits))
 
-    def allocate(self, count: int) -> tuple[BlockId, ...] | None:
-        """Hold `count` fresh blocks, or None and nothing changes."""
-        reservation = self.reserve((), count)
-        return None if reservation is None else reservation.blocks
+    def fits(self, prefix: Sequence[FullBlock], count: int, spare: int = 0, without: Iterable[BlockId] = ()) -> bool:
+        """Whether `reserve` succeeds, now or once the holders of these blocks (named once per holder) let go."""
+        let_go = Counter(without)
+        freed = {block for block, times in let_go.items() if times == self._holders[block] and not self._pins[block]}
+        hits = self._hits(prefix)
+        hits_from_idle = sum(1 for block in hits if block in self._idle or block in freed)
+        return len(self._idle) + len(freed) - hits_from_idle >= count - len(hits) + spare
 
     def seal(self, block: BlockId, content: FullBlock) -> bool:
         """Let others hit this held block from now on; it must not be written again.

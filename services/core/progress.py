@@ -49,9 +49,12 @@ class Progress:
     """Mutable; owned by one batcher."""
 
     request: Request
-    rank: tuple[int, int]
-    """Importance, the most important first: priority, then arrival. It never changes, so the first in rank always
-    gets on, whatever is preempted around it."""
+    rank: tuple[float, int]
+    """Importance, the most important first: arrival, less the head start that priority gives, then order of arrival.
+
+    It never changes, so whatever is preempted around it, the first in rank always gets on; and every request becomes
+    the first in rank, for those that come ever later rank behind it at last, however important they are.
+    """
     chain: Chain
     """Known tokens, prompt and answer."""
     added: float
@@ -67,6 +70,8 @@ class Progress:
     """Positions whose KV is in `blocks`."""
     landed: set[int] = field(default_factory=set)
     """Indexes of filled blocks; they count as computed once all before them do."""
+    cached_tokens: int | None = None
+    """Tokens of the prompt whose KV was found at the first start; later ones find what was computed for itself."""
     _prompt_ids: "array[int]" = field(init=False)
     """The prompt where penalties ask for it, in a form that an engine reads without a copy; else empty."""
 

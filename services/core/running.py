@@ -1,15 +1,19 @@
 """The requests that hold blocks on one worker, and every change of what they hold: start, fetch, grow, preempt, leave.
 
-Owns the block pool and the pins of transfers. Must not know the queue, nor when steps happen; it never takes a block
-from a request unasked except in `make_room`.
+Owns the block pool and the pins of transfers. Must not know the queue, nor when steps happen. Only `start` and
+`grow` take blocks from a request unasked, and only for one before it in rank. Ranks never change, so nobody is
+preempted for one that it preempts in turn, and the first in rank keeps what it has until it ends.
 """
 
 from bisect import insort
 from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import chain
 
-from services.core.batch_events import Event, FetchBlock, Reserved, Sealed, SealedBlock, Started
+from services.core.batch_events import Event, FetchBlock, Preempted, Reserved, Sealed, SealedBlock, Started
 from services.core.batch_limits import BatchLimits
-from services.core.block_pool import BlockPool
+from services.core.block_pool import BlockPool, Reservation
+from services.core.blocks import FullBlock
 from services.core.fetching import Fetching
 from services.core.ids import BlockId
 from services.core.progress import Progress, State
@@ -33,22 +37,24 @@ class Running:
         return [row for row in self._rows if row.state is State.RUNNING and not self._lacking(row)]
 
     def start(self, progress: Progress, now: float) -> list[Event]:
-        """Give a waiting request its blocks, all or none; no event and no change if there is no room.
+        """Give a waiting request its blocks, all or none, if need be at the cost of those behind it in rank.
 
-        The watermark is kept only from those already running: a request alone may have the whole pool.
+        No event and no change if there is no room.
         """
-        size = self._limits.block_size
-        prefix = progress.handed_blocks(size) if progress.wants_fetch else progress.reusable_blocks(size)
-        count = len(prefix) if progress.wants_fetch else self._limits.blocks_for(progress.known)
-        reservation = self.pool.reserve(prefix, count, self._limits.watermark_blocks if self._rows else 0)
-        if reservation is None:
+        prefix, count = self._demand(progress)
+        victims = self._giving_way_to(progress, lambda gone: self._may_start(prefix, count, gone))
+        if victims is None:
             return []
+        events = [self._preempt(victim, now) for victim in victims]
+        reservation = self._take(prefix, count)
         progress.blocks = list(reservation.blocks)
-        progress.computed = reservation.hits * size
+        progress.computed = reservation.hits * self._limits.block_size
+        if progress.cached_tokens is None:
+            progress.cached_tokens = min(progress.computed, len(progress.request.prompt))
         progress.state = State.FETCHING
         progress.moved = now
         insort(self._rows, progress, key=lambda row: row.rank)
-        events: list[Event] = [Started(progress.key, progress.computed)]
+        events.append(Started(progress.key, progress.cached_tokens))
         if progress.wants_fetch:
             events.append(self._begin_fetch(progress, reservation.hits))
         elif progress.request.role is Role.PREFILL:
@@ -71,25 +77,16 @@ class Running:
         if self._limits.ending(progress.request, progress.answered, progress.chain.tokens[-1]) is None:
             progress.state = State.RUNNING
 
-    def make_room(self, now: float) -> list[Progress]:
-        """Blocks for every running request's known tokens, at the cost of less important ones; returns those preempted.
+    def grow(self, now: float) -> list[Event]:
+        """Blocks for every running request's known tokens, if need be at the cost of those behind it in rank.
 
-        A request that finds none less important waits, keeping what it has. Those still fetching are left alone: their
-        blocks are being filled, so taking them would free nothing yet.
+        A request for which there is no room even so waits, keeping what it has.
         """
-        preempted: list[Progress] = []
+        events: list[Event] = []
         for row in tuple(self._rows):
-            while row.state is State.RUNNING and (lacking := self._lacking(row)):
-                fresh = self.pool.allocate(lacking)
-                if fresh is not None:
-                    row.blocks.extend(fresh)
-                    break
-                victim = self._least_important_below(row)
-                if victim is None:
-                    break
-                self._preempt(victim, now)
-                preempted.append(victim)
-        return preempted
+            if row.state is State.RUNNING and (lacking := self._lacking(row)):
+                events += self._extend(row, lacking, now)
+        return events
 
     def advance(self, progress: Progress, tokens: int) -> list[Event]:
         """`tokens` more positions are computed; the blocks that became full are sealed."""
@@ -158,14 +155,56 @@ class Running:
     def _lacking(self, row: Progress) -> int:
         return self._limits.blocks_for(row.known) - len(row.blocks)
 
-    def _least_important_below(self, row: Progress) -> Progress | None:
-        """The least important running request below `row`."""
-        below = (other for other in reversed(self._rows) if other.state is State.RUNNING and other.rank > row.rank)
-        return next(below, None)
+    def _extend(self, row: Progress, count: int, now: float) -> list[Event]:
+        victims = self._giving_way_to(row, lambda gone: self.pool.fits((), count, without=_blocks_of(gone)))
+        if victims is None:
+            return []
+        events = [self._preempt(victim, now) for victim in victims]
+        row.blocks.extend(self._take((), count).blocks)
+        return events
 
-    def _preempt(self, victim: Progress, now: float) -> None:
+    def _take(self, prefix: Sequence[FullBlock], count: int) -> Reservation:
+        """Room was looked for, or made, just before."""
+        reservation = self.pool.reserve(prefix, count)
+        if reservation is None:
+            raise RuntimeError("the room that was made is gone")
+        return reservation
+
+    def _demand(self, progress: Progress) -> tuple[Sequence[FullBlock], int]:
+        """What may be hit, and how many blocks the request starts with."""
+        size = self._limits.block_size
+        if progress.wants_fetch:
+            handed = progress.handed_blocks(size)
+            return handed, len(handed)
+        return progress.reusable_blocks(size), self._limits.blocks_for(progress.known)
+
+    def _may_start(self, prefix: Sequence[FullBlock], count: int, gone: Sequence[Progress]) -> bool:
+        """Without `gone`. The watermark is kept for those that run: a request alone may have the whole pool."""
+        others = len(self._rows) - len(gone)
+        spare = self._limits.watermark_blocks if others else 0
+        return others < self._limits.max_running and self.pool.fits(prefix, count, spare, _blocks_of(gone))
+
+    def _giving_way_to(
+        self, progress: Progress, suffices: Callable[[Sequence[Progress]], bool]
+    ) -> Sequence[Progress] | None:
+        """The fewest of the least important behind `progress` that suffice, maybe none; None if all of them do not."""
+        behind = [row for row in self._rows if row.rank > progress.rank and self._may_give_way(row)]
+        if not suffices(behind):
+            return None
+        return next(behind[at:] for at in range(len(behind), -1, -1) if suffices(behind[at:]))
+
+    def _may_give_way(self, row: Progress) -> bool:
+        """Blocks that transfers fill are of no use to others yet; those of a request that lacks its first token are."""
+        return row.state is State.RUNNING or (row.awaits_first and not self.fetching.is_open(row.key))
+
+    def _preempt(self, victim: Progress, now: float) -> Event:
         self.remove(victim)
         self.release(victim)
         victim.state = State.WAITING
         victim.wants_fetch = False
         victim.moved = now
+        return Preempted(victim.key)
+
+
+def _blocks_of(rows: Sequence[Progress]) -> list[BlockId]:
+    return list(chain.from_iterable(row.blocks for row in rows))

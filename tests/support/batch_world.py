@@ -13,10 +13,10 @@ from services.core.batch_events import (
     Failed,
     FetchBlock,
     Finished,
+    Preempted,
     Reserved,
     Sealed,
     SealedBlock,
-    Started,
 )
 from services.core.batch_limits import BatchLimits
 from services.core.batcher import Batcher
@@ -36,14 +36,14 @@ class Story:
     """What the outside knows of one request."""
 
     request: Request
-    arrival: int
+    rank: tuple[float, int]
     emitted: list[int] = field(default_factory=list)
     awaits_first: bool = False
     ending: FinishReason | str | None = None
 
     @property
-    def rank(self) -> tuple[int, int]:
-        return (-self.request.priority, self.arrival)
+    def known(self) -> tuple[int, ...]:
+        return self.request.prompt + tuple(self.emitted)
 
 
 class BatchWorld:
@@ -58,6 +58,8 @@ class BatchWorld:
         self.copies: list[SealedBlock] = []
         self.step: StepPlan | None = None
         self.now = 0.0
+        self.computed: dict[RequestKey, int] = {}
+        """Positions by the latest chunk of each request; void once it is preempted."""
         self.seen: Counter[type[Event]] = Counter()
 
     # --- requests
@@ -72,14 +74,25 @@ class BatchWorld:
             deadline=None if patience is None else self.now + patience,
         )
         before = (self.batcher.num_waiting, self.batcher.holdings(self.now))
+        can_fit = self.positions_of(request) <= self.limits.num_blocks * self.limits.block_size
         try:
             self.batcher.add(request, self.now)
         except (Overloaded, NeverFits) as refusal:
             assert before == (self.batcher.num_waiting, self.batcher.holdings(self.now))
+            assert isinstance(refusal, NeverFits) != can_fit
             assert isinstance(refusal, NeverFits) or self.batcher.num_waiting >= self.limits.max_waiting
             return
-        story = Story(request, len(self.stories), list(request.emitted), awaits_first=request.role is Role.DECODE)
+        assert can_fit, "a request that never fits is taken"
+        rank = (self.now - request.priority * self.limits.head_start, len(self.stories))
+        story = Story(request, rank, list(request.emitted), awaits_first=request.role is Role.DECODE)
         self.stories[request.key] = story
+
+    def positions_of(self, request: Request) -> int:
+        """Most positions that have to be cached at a time."""
+        if request.role is Role.PREFILL:
+            return len(request.tokens)
+        whole = min(len(request.prompt) + request.stopping.max_tokens, MAX_CONTEXT)
+        return whole if request.role is Role.DECODE else whole - 1
 
     def cancel(self, pick: int) -> None:
         story = self.picked_story(pick)
@@ -96,12 +109,13 @@ class BatchWorld:
 
     def plan(self) -> None:
         self.now += 0.25
-        started = self.tell(self.batcher.admit(self.now))
-        waiting = [self.stories[h.key].rank for h in self.batcher.holdings(self.now) if h.state is State.WAITING]
-        assert all(self.stories[key].rank < rank for key in started for rank in waiting), "queue jumped"
+        before = self.batcher.holdings(self.now)
+        events = self.batcher.admit(self.now)
+        self.tell(events)
+        after = self.batcher.holdings(self.now)
+        check_admission(self, before, events, after)
         self.step = self.batcher.plan(self.now)
-        if self.step is not None:
-            self.check_plan(self.step)
+        check_plan(self, self.step, after)
 
     def apply(self, broken: int | None = None) -> None:
         """`broken` picks a request whose logits go wrong."""
@@ -111,6 +125,7 @@ class BatchWorld:
         result = self.engine.execute(self.step, failed)
         self.step = None
         self.tell(self.batcher.apply(result, self.now))
+        self.computed.update((chunk.key, chunk.start + len(chunk.tokens)) for chunk in chunks)
 
     def work(self) -> None:
         """To the end of this step, and into the next."""
@@ -157,33 +172,16 @@ class BatchWorld:
         assert tuple(self.engine.cells[sealed.block]) == sealed.tokens, "overwritten while it was copied out"
         self.batcher.unpin(sealed.block)
 
-    def check_plan(self, plan: StepPlan) -> None:
-        keys = [chunk.key for chunk in plan.chunks]
-        assert len(set(keys)) == len(keys) <= self.limits.max_running
-        lengths = [len(chunk.tokens) for chunk in plan.chunks]
-        assert all(lengths)
-        decodes = sum(1 for chunk in plan.chunks if len(chunk.tokens) == 1)
-        assert sum(lengths) <= max(self.limits.step_seconds, decodes + self.limits.block_size)
-        for chunk in plan.chunks:
-            story = self.stories[chunk.key]
-            known = story.request.prompt + tuple(story.emitted)
-            end = chunk.start + len(chunk.tokens)
-            assert chunk.tokens == known[chunk.start : end]
-            assert len(chunk.blocks) * self.limits.block_size >= end
-            assert (chunk.draw is not None) == (end == len(known))
-            assert chunk.draw is None or chunk.draw.position == end
-
     # --- events
 
-    def tell(self, events: list[Event]) -> list[RequestKey]:
-        started = []
+    def tell(self, events: list[Event]) -> None:
         for event in events:
             story = self.stories[event.key]
             self.seen[type(event)] += 1
             assert story.ending is None, "an event after the last one"
             match event:
-                case Started(key):
-                    started.append(key)
+                case Preempted(key):
+                    self.computed.pop(key, None)
                 case Reserved(key, fetch):
                     assert story.request.role is Role.DECODE
                     self.check_names(story, fetch)
@@ -199,14 +197,10 @@ class BatchWorld:
                 case Failed(_, error):
                     assert isinstance(error, InternalError | DeadlinePassed)
                     story.ending = error.reason
-        return started
 
     def check_names(self, story: Story, named: Sequence[FetchBlock] | Sequence[SealedBlock]) -> None:
-        known = story.request.prompt + tuple(story.emitted)
-        names = hashes(root(FINGERPRINT, story.request.salt), known, self.limits.block_size)
+        names = hashes(root(FINGERPRINT, story.request.salt), story.known, self.limits.block_size)
         assert all(names[block.index] == block.hash for block in named)
-
-    # --- what always holds
 
     # --- what always holds, and what holds at the end
 

@@ -8,6 +8,7 @@ from services.core.engine_settings import EngineSettings
 from services.core.model_config import KVFormat, ModelConfig
 from services.engine.compiled.kernels.attention import attend_unit
 from services.engine.compiled.kernels.attention_tiles import PAGE
+from services.engine.compiled.kernels.forms import GROUP, PANEL
 from services.engine.compiled.kernels.step import Model
 from services.engine.compiled.kv_memory import KVMemory
 from services.engine.compiled.runner import CompiledRunner
@@ -16,7 +17,7 @@ from services.engine.compiled.weights import DecoderWeights, decoder_weights
 from services.engine.rotary_frequencies import inverse_frequencies
 from services.modelfiles.prepared import PreparedModel
 
-_MULTIPLES = {"hidden": 16, "intermediate": 16, "head_dim": 16}
+_MULTIPLES = {"hidden": GROUP, "intermediate": GROUP, "head_dim": PANEL}
 
 
 def refusal(config: ModelConfig, settings: EngineSettings) -> str | None:
@@ -24,6 +25,8 @@ def refusal(config: ModelConfig, settings: EngineSettings) -> str | None:
     for name, multiple in _MULTIPLES.items():
         if getattr(config, name) % multiple:
             return f"the compiled engine needs a {name} that is a multiple of {multiple}"
+    if config.heads * config.head_dim % GROUP:
+        return f"the compiled engine needs heads whose dimensions are a multiple of {GROUP} together"
     if settings.block_size % PAGE:
         return f"the compiled engine needs a block size that is a multiple of {PAGE}"
     if settings.device != "cpu":

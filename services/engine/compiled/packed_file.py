@@ -24,7 +24,7 @@ from services.engine.compiled.kernels.forms import panel_bytes
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
 """Of the panels' layout."""
 _ALIGNMENT = 4096
 _LENGTH_BYTES = 8

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from services.engine.compiled.kernels.forms import GROUP, PANEL, panel_bytes
+from services.engine.compiled.kernels.forms import GROUP, PANEL, WHOLE, panel_bytes
 from services.modelfiles.stored_tensor import Form, StoredTensor
 
 Bytes = npt.NDArray[np.uint8]
@@ -31,6 +31,8 @@ _CODES_AT = {"q8_0": 2, "q4_1": 4, "q4_0": 2}
 
 def packed(tensor: StoredTensor, form: str) -> Bytes:
     """`[panels, panel_bytes]` of a matrix `[outputs, inputs]`; missing outputs of the last panel are zeros."""
+    if form in WHOLE and tensor.shape[1] % GROUP:
+        raise ValueError(f"a matrix of whole numbers needs a multiple of {GROUP} inputs")
     if form in _CODES_AT:
         panels = _packed_blocks(np.asarray(tensor.data), form)
     elif form == "int8":
@@ -52,7 +54,9 @@ def _packed_int8(rows: Floats) -> Bytes:
     # A channel of zeros keeps a scale that is a number.
     scales = np.maximum(np.abs(rows).max(axis=1) / np.float32(127), np.float32(1e-30)).astype(np.float32)
     codes = np.clip(np.rint(rows / scales[:, None]), -127, 127).astype(np.int8)
-    return np.concatenate([_panels(scales).view(np.uint8), _packed_flat(codes)], axis=1)
+    in_groups = _panels(codes).reshape(-1, PANEL, rows.shape[1] // GROUP, GROUP).swapaxes(1, 2)
+    pairs = _in_pairs(in_groups).view(np.uint8)
+    return np.concatenate([_panels(scales).view(np.uint8), pairs.reshape(len(pairs), -1)], axis=1)
 
 
 def _packed_blocks(blocks: Bytes, form: str) -> Bytes:
@@ -64,13 +68,28 @@ def _packed_blocks(blocks: Bytes, form: str) -> Bytes:
     )  # [panels, groups, 16, size]
     scales = by_group[..., :head].reshape(*by_group.shape[:3], head // 2, 2).swapaxes(2, 3)  # [.., scales, 16, 2]
     codes = by_group[..., head:]
-    if form != "q8_0":
-        # In the file a byte holds inputs j and j + 16; here it holds 2 j and 2 j + 1, so that inputs stay in order.
-        numbers = np.concatenate([codes & 15, codes >> 4], axis=-1)
-        codes = numbers[..., 0::2] | numbers[..., 1::2] << 4
+    if form == "q8_0":
+        packed = _in_pairs(codes)
+    else:
+        # In the file a byte holds inputs j and j + 16.
+        pairs = _in_pairs(np.concatenate([codes & 15, codes >> 4], axis=-1))
+        packed = _in_words(pairs.reshape(*pairs.shape[:2], 4, 4, PANEL, 2)).view(np.uint8)
     groups = by_group.shape[:2]
-    record = np.concatenate([scales.reshape(*groups, -1), codes.swapaxes(2, 3).reshape(*groups, -1)], axis=-1)
+    record = np.concatenate([scales.reshape(*groups, -1), packed.reshape(*groups, -1)], axis=-1)
     return np.ascontiguousarray(record).reshape(groups[0], -1)
+
+
+def _in_pairs(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """`[panels, groups, 16 outputs, 32 inputs]` as `[panels, groups, 16 pairs, 16 outputs, 2 inputs]`."""
+    return np.ascontiguousarray(codes.reshape(*codes.shape[:3], GROUP // 2, 2).swapaxes(2, 3))
+
+
+def _in_words(numbers: Bytes) -> npt.NDArray[np.uint16]:
+    """Numbers of 4 bits, `[panels, groups, 4, 4 digits, 16 outputs, 2 inputs]`, without the digits."""
+    wide = numbers.astype(np.uint16)
+    return np.ascontiguousarray(
+        wide[..., 0, :, :] | wide[..., 1, :, :] << 4 | wide[..., 2, :, :] << 8 | wide[..., 3, :, :] << 12
+    )
 
 
 def _panels(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:

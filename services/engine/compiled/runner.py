@@ -15,6 +15,7 @@ from services.core.memory import EngineMemory
 from services.core.model_config import ModelConfig
 from services.core.plan import Chunk, StepPlan, StepResult
 from services.engine.compiled.kernels.attention import scratch_bytes
+from services.engine.compiled.kernels.fixed_point import fixed_bytes
 from services.engine.compiled.kernels.forms import PANEL
 from services.engine.compiled.kernels.linear import scratch_bytes as panel_scratch_bytes
 from services.engine.compiled.kernels.linear_kernels import FEW
@@ -150,7 +151,9 @@ class CompiledRunner:
         return Space(
             hidden=floats(rows, config.hidden),
             normed=floats(rows, config.hidden),
+            fixed=np.zeros(fixed_bytes(rows, widest), np.uint8),
             own=floats(threads, FEW, config.hidden),
+            own_fixed=np.zeros((threads, fixed_bytes(FEW, widest)), np.uint8),
             qkv=floats(rows, queries + 2 * config.kv_heads * config.head_dim),
             attended=floats(rows, queries),
             gate_up=floats(rows, 2 * config.intermediate),

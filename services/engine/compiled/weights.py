@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from services.core.engine_settings import WeightsMode
 from services.core.model_config import ModelConfig
-from services.engine.compiled.kernels.forms import PANEL
+from services.engine.compiled.kernels.forms import PANEL, WHOLE
 from services.engine.compiled.kernels.linear import MATRIX
-from services.engine.compiled.kernels.linear_kernels import decode_panels, few_rows, many_rows
+from services.engine.compiled.kernels.linear_kernels import decode_panels, few_rows, fixed_rows, many_rows
 from services.engine.compiled.kernels.step import LAYER
 from services.engine.compiled.packed_file import VERSION, Bytes, PackedMatrix, packed_matrices
 from services.engine.compiled.packing import NATIVE, packed
@@ -142,5 +142,10 @@ def _form(parts: list[StoredTensor], mode: WeightsMode) -> str:
 def matrix_record(matrix: PackedMatrix) -> tuple[int, ...]:
     """As `MATRIX`; valid while the matrix lives."""
     panels, size = matrix.panels.shape
-    decode = 0 if matrix.form == "float32" else decode_panels(matrix.form)
-    return matrix.panels.ctypes.data, size, panels * PANEL, matrix.inputs, few_rows(matrix.form), many_rows(), decode
+    return matrix.panels.ctypes.data, size, panels * PANEL, matrix.inputs, *kernels_of(matrix.form)
+
+
+def kernels_of(form: str) -> tuple[int, int, int, int]:
+    if form in WHOLE:
+        return fixed_rows(form), 0, 0, decode_panels(form)
+    return 0, few_rows(form), many_rows(), 0 if form == "float32" else decode_panels(form)

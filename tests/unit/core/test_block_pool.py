@@ -10,8 +10,13 @@ def full_blocks(*tokens: int) -> list[FullBlock]:
     return Chain(root(b"w", b""), 1, tokens).full
 
 
+def allocate(pool: BlockPool, count: int) -> tuple[BlockId, ...] | None:
+    reservation = pool.reserve((), count)
+    return None if reservation is None else reservation.blocks
+
+
 def held_and_sealed(pool: BlockPool, prefix: list[FullBlock]) -> tuple[BlockId, ...]:
-    blocks = pool.allocate(len(prefix))
+    blocks = allocate(pool, len(prefix))
     assert blocks is not None
     for block, content in zip(blocks, prefix, strict=True):
         assert pool.seal(block, content)
@@ -34,7 +39,7 @@ def test_a_shared_block_outlives_its_first_holder() -> None:
     assert pool.reserve(full_blocks(1), 1) is not None
     pool.release(blocks)
     assert pool.num_used == 1
-    assert pool.allocate(2) is None
+    assert allocate(pool, 2) is None
 
 
 def test_a_hash_collision_is_a_miss() -> None:
@@ -51,7 +56,7 @@ def test_free_blocks_go_first_then_the_longest_unused_and_a_tail_before_its_head
     new = held_and_sealed(pool, full_blocks(3, 4))
     pool.release(old)
     pool.release(new)
-    taken = pool.allocate(5)
+    taken = allocate(pool, 5)
     assert taken is not None
     assert taken[1:] == (old[1], old[0], new[1], new[0])
 
@@ -64,7 +69,7 @@ def test_a_hit_makes_a_block_the_most_recently_used() -> None:
     pool.release(second)
     assert pool.reserve(full_blocks(1), 1) is not None
     pool.release(first)
-    assert pool.allocate(1) == second
+    assert allocate(pool, 1) == second
 
 
 def test_a_reservation_is_whole_or_nothing() -> None:
@@ -82,10 +87,32 @@ def test_a_hit_on_an_idle_block_does_not_count_as_room() -> None:
     assert pool.reserve(full_blocks(1), 2) is not None
 
 
+def test_a_request_fits_once_those_that_hold_the_blocks_let_go() -> None:
+    pool = BlockPool(4)
+    shared = held_and_sealed(pool, full_blocks(1, 2))
+    assert pool.reserve(full_blocks(1, 2), 2) is not None
+    private = allocate(pool, 2)
+    assert private is not None
+    assert not pool.fits((), 1)
+    assert pool.fits((), 2, without=private) and not pool.fits((), 2, spare=1, without=private)
+    assert not pool.fits((), 3, without=(*private, *shared)), "somebody else holds the shared blocks too"
+    assert pool.fits((), 4, without=(*private, *shared, *shared))
+    pool.pin(private[0])
+    assert not pool.fits((), 2, without=private)
+
+
+def test_hits_among_the_blocks_let_go_are_no_room_for_others() -> None:
+    pool = BlockPool(3)
+    held = held_and_sealed(pool, full_blocks(1, 2, 3))
+    assert pool.fits(full_blocks(1), 3, without=held)
+    assert not pool.fits(full_blocks(1), 4, without=held)
+    assert pool.fits(full_blocks(1, 2, 3), 3)
+
+
 def test_of_two_equal_blocks_the_first_stays_cached_and_the_second_stays_private() -> None:
     pool = BlockPool(2)
     first = held_and_sealed(pool, full_blocks(1))
-    second = pool.allocate(1)
+    second = allocate(pool, 1)
     assert second is not None
     assert not pool.seal(second[0], full_blocks(1)[0])
     pool.release(second)
@@ -101,7 +128,7 @@ def test_a_pinned_block_is_reused_only_after_its_last_copy_returned() -> None:
     pool.pin(blocks[0])
     pool.release(blocks)
     pool.unpin(blocks[0])
-    assert (pool.num_pinned, pool.num_cached, pool.allocate(1)) == (1, 0, None)
+    assert (pool.num_pinned, pool.num_cached, allocate(pool, 1)) == (1, 0, None)
     pool.unpin(blocks[0])
     assert (pool.num_pinned, pool.num_cached) == (0, 1)
 

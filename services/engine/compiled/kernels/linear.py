@@ -1,8 +1,8 @@
 """Linear layers over packed panels, shared out among threads.
 
-Few rows are multiplied by the weights as they are kept, decoded in registers: what limits then is reading them. For
-more rows panels are decoded once into scratch that stays in the cache, and all rows run over that: what limits then is
-arithmetic. Both ways give the same bits (see `forms`).
+Whole numbers are multiplied by rows in fixed point, decoded in registers however many rows there are (see
+`fixed_tiles`). So are floats for few rows, which is limited by reading them; for more rows panels of 16-bit floats are
+decoded once into scratch that stays in the cache, and all rows run over that. Both ways give the same bits.
 """
 
 from typing import NamedTuple
@@ -17,17 +17,18 @@ from services.engine.compiled.kernels.turns import Turn, claim
 from services.engine.jit import inner
 
 SHARE, SMALL_SHARE = 4, 2
-"""Panels that a thread takes at a time, with few rows and with many: as many as a tile has side by side, and as few as
+"""Panels that a thread takes at a time: with few rows of floats as many as a tile has side by side, otherwise as few as
 leave no thread waiting at the end. An even number, for gate and up belong together."""
 ROWS_TOGETHER = 24
 ROWS_BYTES = 256 << 10
 """How many rows run over the same panels before the next rows do: at least so many, else what fills these bytes."""
 
 MATRIX = np.dtype(
-    [(name, "i8") for name in ("panels", "panel_bytes", "outputs", "inputs", "few", "many", "decode")], align=True
+    [(name, "i8") for name in ("panels", "panel_bytes", "outputs", "inputs", "fixed", "few", "many", "decode")],
+    align=True,
 )
-"""A packed matrix: address and size of its panels, outputs in whole panels, and the addresses of its kernels; `decode`
-is 0 for float32, which needs none."""
+"""A packed matrix: address and size of its panels, outputs in whole panels, and the addresses of its kernels. `fixed`
+is 0 for floats, `few` and `many` for whole numbers, `decode` for float32, which needs none."""
 
 
 def scratch_bytes(inputs: int) -> int:
@@ -36,11 +37,11 @@ def scratch_bytes(inputs: int) -> int:
 
 
 class Rows(NamedTuple):
-    """A float32 matrix in memory, for compiled code."""
+    """Rows of float32 in memory, or rows in fixed point, as the matrix reads them; for compiled code."""
 
     address: int
     stride: int
-    """Bytes from row to row."""
+    """Bytes from row to row, of float32."""
     count: int
 
 
@@ -55,20 +56,20 @@ class Job(NamedTuple):
 
 
 @inner
-def _share(rows):
-    return SHARE if rows <= FEW else SMALL_SHARE
+def _share(matrix, rows):
+    return SHARE if rows <= FEW and matrix.fixed == 0 else SMALL_SHARE
 
 
 @inner
 def pieces(matrix, rows):
     """In how many pieces the work of a linear layer is handed out."""
-    return (matrix.outputs // PANEL + _share(rows) - 1) // _share(rows)
+    return (matrix.outputs // PANEL + _share(matrix, rows) - 1) // _share(matrix, rows)
 
 
 @inner
 def linear(matrix, x, y, job):
     """One thread's part of y (+)= x · Wᵀ; returns how many pieces it did."""
-    panels, share, total = matrix.outputs // PANEL, _share(x.count), pieces(matrix, x.count)
+    panels, share, total = matrix.outputs // PANEL, _share(matrix, x.count), pieces(matrix, x.count)
     mine = 0
     piece = claim(job.turn, total)
     while piece < total:
@@ -83,7 +84,7 @@ def linear(matrix, x, y, job):
 def gated(matrix, x, gate_up, y, job):
     """One thread's part of SwiGLU's first half; returns how many pieces it did. The matrix's panels are of gate and up
     by turns, and so are those of `gate_up`; y gets gate / (1 + e^-gate) · up."""
-    panels, share, total = matrix.outputs // PANEL, _share(x.count), pieces(matrix, x.count)
+    panels, share, total = matrix.outputs // PANEL, _share(matrix, x.count), pieces(matrix, x.count)
     mine = 0
     piece = claim(job.turn, total)
     while piece < total:
@@ -113,8 +114,14 @@ def decoded(matrix, first, count, scratch):
 @inner
 def _panels(matrix, first, end, x, y, job):
     target = y.address + first * PANEL * 4
+    source, count = matrix.panels + first * matrix.panel_bytes, end - first
+    if matrix.fixed != 0:
+        call(
+            matrix.fixed,
+            (source, matrix.panel_bytes, count, matrix.inputs, x.address, x.count, target, y.stride, job.adds),
+        )
+        return
     if x.count <= FEW:
-        source, count = matrix.panels + first * matrix.panel_bytes, end - first
         call(
             matrix.few,
             (
@@ -131,14 +138,14 @@ def _panels(matrix, first, end, x, y, job):
             ),
         )
         return
-    source = decoded(matrix, first, end - first, job.scratch)
+    source = decoded(matrix, first, count, job.scratch)
     size = matrix.inputs * PANEL * 4
     # Some rows at a time over all the panels, so that both stay in the second-level cache.
     rows = max(ROWS_TOGETHER, ROWS_BYTES // (matrix.inputs * 4) // MOST_ROWS * MOST_ROWS)
     for row in range(0, x.count, rows):
-        count = min(rows, x.count - row)
+        height = min(rows, x.count - row)
         row_source, row_target = x.address + row * x.stride, target + row * y.stride
-        for panel in range(end - first):
+        for panel in range(count):
             call(
                 matrix.many,
                 (
@@ -146,7 +153,7 @@ def _panels(matrix, first, end, x, y, job):
                     matrix.inputs,
                     row_source,
                     x.stride,
-                    count,
+                    height,
                     row_target + panel * PANEL * 4,
                     y.stride,
                     job.adds,

@@ -1,15 +1,28 @@
-"""The three kernels of a linear layer, each compiled by itself for the form of its weights and called by address."""
+"""The kernels of a linear layer, each compiled by itself for the form of its weights and called by address."""
 
 from functools import cache
 
-from services.engine.compiled.kernels.forms import FLOAT32, FORMS, PANEL
+from services.engine.compiled.kernels.fixed_point import GROUP_PITCH, TILE_ROWS
+from services.engine.compiled.kernels.fixed_tiles import fixed_tile
+from services.engine.compiled.kernels.forms import FLOAT32, FORMS, GROUP, PANEL
 from services.engine.compiled.kernels.tiles import decode_panel, tile
 from services.engine.jit import native
 
 FEW = 4
-"""Most rows that decode weights in registers."""
+"""Most rows that decode 16-bit weights in registers, and that each thread makes ready for itself."""
 MOST_ROWS = 6
-"""Rows of the largest tile."""
+"""Rows of the largest tile of floats."""
+
+
+def _fixed(form, panels, size, count, inputs, x, rows, y, y_stride, adds):
+    """Any number of rows in fixed point over `count` panels: a tile of rows stays near while all panels pass it."""
+    row = 0
+    while row < rows:
+        source, target = x + row // TILE_ROWS * (inputs // GROUP) * GROUP_PITCH, y + row * y_stride
+        height = min(TILE_ROWS, rows - row)
+        for at in range(count):
+            fixed_tile(form, panels + at * size, size, source, inputs, height, target + at * PANEL * 4, y_stride, adds)
+        row += TILE_ROWS
 
 
 def _few(form, panels, size, count, inputs, x, x_stride, rows, y, y_stride, adds):
@@ -30,9 +43,6 @@ def _few(form, panels, size, count, inputs, x, x_stride, rows, y, y_stride, adds
         elif rows == 2:
             tile(form, 2, 1, panel, size, x, x_stride, inputs, target, y_stride, adds)
             at += 1
-        elif rows == 3 and left >= 2:
-            tile(form, 3, 2, panel, size, x, x_stride, inputs, target, y_stride, adds)
-            at += 2
         elif rows == 3:
             tile(form, 3, 1, panel, size, x, x_stride, inputs, target, y_stride, adds)
             at += 1
@@ -44,7 +54,7 @@ def _few(form, panels, size, count, inputs, x, x_stride, rows, y, y_stride, adds
 def _decode(form, panels, size, count, inputs, target):
     """`count` panels into float32, one after the other."""
     for at in range(count):
-        decode_panel(form, panels + at * size, size, inputs, target + at * inputs * PANEL * 4)
+        decode_panel(form, panels + at * size, inputs, target + at * inputs * PANEL * 4)
 
 
 def _many(form, panel, inputs, x, x_stride, rows, y, y_stride, adds):
@@ -74,8 +84,14 @@ def _many(form, panel, inputs, x, x_stride, rows, y, y_stride, adds):
 
 
 @cache
+def fixed_rows(form: str) -> int:
+    """Address of `(panels, panel_bytes, count, inputs, x, rows, y, y_stride, adds)`, for a form of whole numbers."""
+    return native(_fixed, FORMS.index(form), 9)
+
+
+@cache
 def few_rows(form: str) -> int:
-    """Address of `(panels, panel_bytes, count, inputs, x, x_stride, rows, y, y_stride, adds)`."""
+    """Address of `(panels, panel_bytes, count, inputs, x, x_stride, rows, y, y_stride, adds)`, for a form of floats."""
     return native(_few, FORMS.index(form), 10)
 
 

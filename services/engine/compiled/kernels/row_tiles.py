@@ -24,6 +24,23 @@ def square_sum(context, row, count):
 
 
 @intrinsic
+def weigh_row(context, row, factor, weights, target, count):
+    """`count` float32 at address `row` times a factor, times weights; `count` is a multiple of 16."""
+
+    def emit(context, builder, signature, arguments):
+        v = Vectors(builder)
+        row, factor, weights, target, count = arguments
+        factor = v.spread(factor)
+        with v.loop(builder.sdiv(count, v.number(LANES))) as loop:
+            offset = v.times(loop.index, 4 * LANES)
+            x = builder.fmul(v.load(FLOATS, v.at(row, offset)), factor)
+            v.store(builder.fmul(x, v.load(FLOATS, v.at(weights, offset))), v.at(target, offset))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float32, types.int64, types.int64, types.int64), emit
+
+
+@intrinsic
 def gate_panel(context, gate, up, target):
     """16 outputs of SwiGLU: gate / (1 + e^-gate) · up. Addresses."""
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.engine.compiled.kernels.row_tiles import fill, put, square_sum
+from services.engine.compiled.kernels.row_tiles import fill, put, square_sum, weigh_row
 from services.engine.jit import inner
 
 
@@ -60,8 +60,9 @@ def normalize(source, weight, eps, target):
     width = source.size
     mean = square_sum(np.int64(source.ctypes.data), width) / np.float32(width)
     factor = np.float32(1) / np.sqrt(mean + np.float32(eps))
-    for at in range(width):
-        target[at] = source[at] * factor * weight[at]
+    weigh_row(
+        np.int64(source.ctypes.data), factor, np.int64(weight.ctypes.data), np.int64(target.ctypes.data), np.int64(width)
+    )
 
 
 @inner

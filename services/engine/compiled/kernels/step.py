@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from services.engine.compiled.kernels.calls import call
+from services.engine.compiled.kernels.fixed_point import fix_row
 from services.engine.compiled.kernels.forms import PANEL
 from services.engine.compiled.kernels.linear import MATRIX, Job, Rows, decoded, gated, linear, pieces
 from services.engine.compiled.kernels.linear_kernels import FEW
@@ -22,7 +23,7 @@ from services.engine.jit import inner, outer
 
 LAYER = np.dtype([("qkv", MATRIX), ("out", MATRIX), ("gate_up", MATRIX), ("down", MATRIX)], align=True)
 
-COUNTERS_PER_LAYER = 8
+COUNTERS_PER_LAYER = 10
 COUNTERS_AROUND = 4
 ROWS_AT_ONCE = 4
 """Rows a thread takes at a time where each is little work."""
@@ -69,7 +70,9 @@ class Space(NamedTuple):
 
     hidden: np.ndarray  # [rows, hidden]
     normed: np.ndarray  # [rows, hidden]
+    fixed: np.ndarray  # rows in fixed point, of whatever is multiplied next
     own: np.ndarray  # [threads, FEW, hidden], as `normed`, for steps with few rows
+    own_fixed: np.ndarray  # [threads, bytes], as `fixed`
     qkv: np.ndarray  # [rows, (heads + 2 kv_heads) · head_dim]
     attended: np.ndarray  # [rows, heads · head_dim]
     gate_up: np.ndarray  # [rows, 2 · intermediate], in panels of 16, gate and up by turns
@@ -115,19 +118,21 @@ def _copy_column(panel, column, target):
 
 
 @inner
-def _normed(space, bias, weight, eps, count, team, thread, number):
-    """The first `count` rows of hidden states (to which `bias`, or nothing, is added first), normalized.
+def _normed(space, bias, norm, count, matrix, team, thread, number):
+    """The first `count` rows of hidden states (to which `bias`, or nothing, is added first), normalized, as `matrix`
+    reads them. `norm` is a weight and eps.
 
     Few rows each thread normalizes for itself, which is less than waiting for the others. (One that comes late reads
     what others may be changing, but then finds no piece left to use it for.)
     """
+    weight, eps = norm
     turn, mine = begin(team, thread, number, NORM), 0
     if count <= FEW and bias.size == 0:
         own = space.own[thread]
         for row in range(count):
             normalize(space.hidden[row], weight, eps, own[row])
         team.ticks[thread, NORM] += ticks() - turn.since
-        return _rows(own, count)
+        return _as_read(matrix, _rows(own, count), space, team, thread, number)
     total = (count + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE
     piece = claim(turn, total)
     while piece < total:
@@ -136,10 +141,38 @@ def _normed(space, bias, weight, eps, count, team, thread, number):
             for at in range(bias.size):
                 source[at] += bias[at]
             normalize(source, weight, eps, space.normed[row])
+            if matrix.fixed != 0:
+                fix_row(_address(space.normed[row]), matrix.inputs, _address(space.fixed), row)
         mine += 1
         piece = claim(turn, total)
     end(team, turn, mine, total)
+    if matrix.fixed != 0:
+        return Rows(_address(space.fixed), np.int64(0), np.int64(count))
     return _rows(space.normed, count)
+
+
+@inner
+def _as_read(matrix, x, space, team, thread, number):
+    """Rows of float32 as the matrix reads them: the same, or in fixed point. Few rows again each thread for itself."""
+    if matrix.fixed == 0:
+        return x
+    turn, mine = begin(team, thread, number, NORM), 0
+    if x.count <= FEW:
+        rows = _address(space.own_fixed[thread])
+        for row in range(x.count):
+            fix_row(x.address + row * x.stride, matrix.inputs, rows, row)
+        team.ticks[thread, NORM] += ticks() - turn.since
+        return Rows(rows, np.int64(0), x.count)
+    rows = _address(space.fixed)
+    total = (x.count + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE
+    piece = claim(turn, total)
+    while piece < total:
+        for row in range(piece * ROWS_AT_ONCE, min((piece + 1) * ROWS_AT_ONCE, x.count)):
+            fix_row(x.address + row * x.stride, matrix.inputs, rows, row)
+        mine += 1
+        piece = claim(turn, total)
+    end(team, turn, mine, total)
+    return Rows(rows, np.int64(0), x.count)
 
 
 @inner
@@ -259,7 +292,8 @@ def step(thread, team, model, work, space, cache):
     for layer in range(layers):
         weights, units = model.layers[layer], work.units
         at = COUNTERS_AROUND + layer * COUNTERS_PER_LAYER
-        h = _normed(space, no_bias, model.attention_norm[layer], model.eps, count, team, thread, at)
+        norm = (model.attention_norm[layer], model.eps)
+        h = _normed(space, no_bias, norm, count, weights.qkv, team, thread, at)
         _linear(weights.qkv, h, _rows(space.qkv, count), 0, space, team, thread, at + 1, LINEAR)
         is_last = layer == layers - 1
         is_ready = units.shape[0] > work.tables.shape[0] or (is_last and work.kept.size < count)
@@ -273,10 +307,13 @@ def step(thread, team, model, work, space, cache):
         if is_last and count < work.tokens.size:
             _compact(work, space, team, thread, 3)
         x = _rows(space.hidden, count)
-        _linear(weights.out, _rows(space.attended, count), x, 1, space, team, thread, at + 4, LINEAR)
-        h = _normed(space, model.out_bias[layer], model.mlp_norm[layer], model.eps, count, team, thread, at + 5)
-        activated = _gated(weights.gate_up, h, space, team, thread, at + 6)
-        _linear(weights.down, activated, x, 1, space, team, thread, at + 7, LINEAR)
+        attended = _as_read(weights.out, _rows(space.attended, count), space, team, thread, at + 4)
+        _linear(weights.out, attended, x, 1, space, team, thread, at + 5, LINEAR)
+        norm = (model.mlp_norm[layer], model.eps)
+        h = _normed(space, model.out_bias[layer], norm, count, weights.gate_up, team, thread, at + 6)
+        activated = _gated(weights.gate_up, h, space, team, thread, at + 7)
+        activated = _as_read(weights.down, activated, space, team, thread, at + 8)
+        _linear(weights.down, activated, x, 1, space, team, thread, at + 9, LINEAR)
     if work.has_logits:
-        h = _normed(space, no_bias, model.norm, model.eps, count, team, thread, 1)
+        h = _normed(space, no_bias, (model.norm, model.eps), count, model.head[0], team, thread, 1)
         _linear(model.head[0], h, _rows(space.logits, count), 0, space, team, thread, 2, HEAD)

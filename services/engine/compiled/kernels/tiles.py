@@ -1,4 +1,4 @@
-"""The inner loops of a linear layer: some rows times some panels of 16 outputs, accumulated in registers.
+"""The inner loops of a linear layer in floats: some rows times some panels of 16 outputs, accumulated in registers.
 
     y[row, output]  =  Σ over inputs, in order, by fused multiply-add   (+ what was in y)
 
@@ -12,18 +12,30 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from services.engine.compiled.kernels.forms import FORMS, PANEL, Panels, Weights, each_input
-from services.engine.compiled.kernels.vector_ir import FLOATS, Vectors
+from services.engine.compiled.kernels.forms import (
+    FORMS,
+    GROUP,
+    PANEL,
+    WHOLE,
+    Group,
+    ask_ahead,
+    channel_scales,
+    group_bytes,
+    groups_at,
+    weighted,
+)
+from services.engine.compiled.kernels.vector_ir import FLOATS, INTS, WIDTHS, Vectors
 
 
 @intrinsic(prefer_literal=True)
 def tile(context, form, rows, panels, first, panel_bytes, x, x_stride, inputs, y, y_stride, adds):
-    """`panels` neighbouring panels, `panel_bytes` apart from `first` on, for `rows` rows of x and y.
+    """`panels` neighbouring panels of floats, `panel_bytes` apart from `first` on, for `rows` rows of x and y.
 
     Form, rows and panels are constants, the form by its place in `FORMS`. Addresses and strides are in bytes. `adds` is
-    1 to add to y, 0 to overwrite it. Packed panels come from memory, so the tile asks for those that follow.
+    1 to add to y, 0 to overwrite it.
     """
     kind, height, width = FORMS[form.literal_value], rows.literal_value, panels.literal_value
+    size = PANEL * WIDTHS[kind]
 
     def emit(context, builder, signature, arguments):
         v = Vectors(builder)
@@ -31,16 +43,16 @@ def tile(context, form, rows, panels, first, panel_bytes, x, x_stride, inputs, y
         bases = [v.at(first, v.times(panel_bytes, at)) for at in range(width)]
         x_rows = [v.at(x, v.times(x_stride, row)) for row in range(height)]
         sums = [[v.variable(v.zeros) for _ in range(width)] for _ in range(height)]
-
-        def accumulate(index: ir.Value, weights: Weights) -> None:
-            offset = v.times(index, 4)
+        with v.loop(inputs) as loop:
+            here = v.times(loop.index, size)
+            if kind != "float32":
+                for base in bases:
+                    ask_ahead(v, v.at(base, here), v.times(panel_bytes, width), size)
+            weights = [v.widened(kind, v.at(base, here)) for base in bases]
             for row in range(height):
-                value = v.spread_from(v.at(x_rows[row], offset))
+                value = v.spread_from(v.at(x_rows[row], v.times(loop.index, 4)))
                 for slot, weight in zip(sums[row], weights, strict=True):
                     builder.store(v.fma(value, weight, builder.load(slot)), slot)
-
-        ahead = None if kind == "float32" else v.times(panel_bytes, width)
-        each_input(v, Panels(kind, bases, inputs, ahead), accumulate)
         is_adding = builder.icmp_signed("!=", adds, v.number(0))
         for row in range(height):
             target = v.at(y, v.times(y_stride, row))
@@ -55,18 +67,34 @@ def tile(context, form, rows, panels, first, panel_bytes, x, x_stride, inputs, y
 
 
 @intrinsic(prefer_literal=True)
-def decode_panel(context, form, panel, panel_bytes, inputs, target):
-    """Writes a panel as float32, `[inputs][16]`, and asks for the one that follows."""
+def decode_panel(context, form, panel, inputs, target):
+    """Writes a panel as float32, `[inputs][16]`."""
     kind = FORMS[form.literal_value]
 
     def emit(context, builder, signature, arguments):
         v = Vectors(builder)
-        panel, panel_bytes, inputs, target = arguments[1:]
-
-        def keep(index: ir.Value, weights: Weights) -> None:
-            v.store(weights[0], v.at(target, v.times(index, PANEL * 4)))
-
-        each_input(v, Panels(kind, [panel], inputs, panel_bytes), keep)
+        panel, inputs, target = arguments[1:]
+        if kind in WHOLE:
+            with v.loop(builder.sdiv(inputs, v.number(GROUP))) as loop:
+                address = v.at(v.at(panel, groups_at(kind)), v.times(loop.index, group_bytes(kind)))
+                _decode_group(v, panel, Group(kind, address), v.at(target, v.times(loop.index, GROUP * PANEL * 4)))
+        else:
+            with v.loop(inputs) as loop:
+                weights = v.widened(kind, v.at(panel, v.times(loop.index, PANEL * WIDTHS[kind])))
+                v.store(weights, v.at(target, v.times(loop.index, PANEL * 4)))
         return context.get_dummy_value()
 
-    return types.void(form, *[types.int64] * 4), emit
+    return types.void(form, *[types.int64] * 3), emit
+
+
+def _decode_group(v: Vectors, panel: ir.Value, group: Group, target: ir.Value) -> None:
+    scales = group.scales(v)
+    one = v.floats(1.0)
+    for number, codes in enumerate(group.codes(v)):
+        pair = v.builder.bitcast(codes, INTS)
+        low = v.builder.ashr(v.builder.shl(pair, v.ints(16)), v.ints(16))
+        for parity, code in enumerate((low, v.builder.ashr(pair, v.ints(16)))):
+            weight = weighted(v, group.form, v.builder.sitofp(code, FLOATS), one, scales)
+            if group.form == "int8":
+                weight = v.builder.fmul(weight, channel_scales(v, panel))
+            v.store(weight, v.at(target, (2 * number + parity) * PANEL * 4))

@@ -6,14 +6,20 @@ Owns the spelling of each operation, so that the kernels read like arithmetic. A
 The order of every sum is written out here and never left to the optimizer: equal inputs give equal bits.
 """
 
+from collections.abc import Callable
+
 from llvmlite import ir
 from numba.core import cgutils
+
+from services.engine.compiled.kernels.processor import HAS_AVX2, HAS_AVX512
 
 LANES = 16
 FLOAT, HALF = ir.FloatType(), ir.HalfType()
 BYTE, SHORT, INT, LONG = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 FLOATS, HALVES = ir.VectorType(FLOAT, LANES), ir.VectorType(HALF, LANES)
 BYTES, SHORTS, INTS = ir.VectorType(BYTE, LANES), ir.VectorType(SHORT, LANES), ir.VectorType(INT, LANES)
+WORDS = ir.VectorType(SHORT, 2 * LANES)
+"""A pair of 16-bit numbers in each lane."""
 
 WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 """Bytes of a stored number."""
@@ -64,9 +70,6 @@ class Vectors:
             return self.builder.bitcast(self.builder.shl(bits, self.ints(16)), FLOATS)
         return self.builder.sitofp(self.builder.sext(self.load(BYTES, address), INTS), FLOATS)
 
-    def unsigned_bytes(self, address: ir.Value) -> ir.Value:
-        return self.builder.zext(self.load(BYTES, address), INTS)
-
     def prefetch(self, address: ir.Value) -> None:
         """Asks for the cache line at this address, for the second-level cache."""
         pointer = ir.PointerType(BYTE)
@@ -79,6 +82,9 @@ class Vectors:
 
     def ints(self, value: int) -> ir.Constant:
         return ir.Constant(INTS, [value] * LANES)
+
+    def words(self, value: int) -> ir.Constant:
+        return ir.Constant(WORDS, [value] * 2 * LANES)
 
     def floats(self, value: float) -> ir.Constant:
         return ir.Constant(FLOATS, [value] * LANES)
@@ -96,6 +102,10 @@ class Vectors:
 
     def spread_from(self, address: ir.Value) -> ir.Value:
         return self.spread(self.load(FLOAT, address))
+
+    def spread_pair(self, pair: ir.Value) -> ir.Value:
+        """The pair of 16-bit numbers, as one of 32 bits, in every lane."""
+        return self.builder.bitcast(self.spread(pair), WORDS)
 
     def first_lanes(self, count: ir.Value) -> ir.Value:
         """Which lanes are among the first `count`."""
@@ -117,6 +127,49 @@ class Vectors:
 
     def largest(self, vector: ir.Value) -> ir.Value:
         return self._fold(vector, self.larger)
+
+    def larger_int(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.builder.select(self.builder.icmp_signed(">", x, y), x, y)
+
+    def largest_int(self, vector: ir.Value) -> ir.Value:
+        return self._fold(vector, self.larger_int)
+
+    def total_int(self, vector: ir.Value) -> ir.Value:
+        return self._fold(vector, self.builder.add)
+
+    def nearest(self, x: ir.Value) -> ir.Value:
+        """The nearest whole numbers, ties to even ones; any number for NaN and what is beyond the range of numbers."""
+        kind = ir.FunctionType(INTS, [FLOATS])
+        name = f"llvm.lrint.v{LANES}i32.v{LANES}f32"
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, name), [x])
+
+    def add_products(self, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+        """In each lane x₀ · y₀ + x₁ · y₁ of two pairs of 16-bit numbers, added to `total`; nothing may overflow.
+
+        Where there are instructions for it LLVM makes one of both steps (VNNI).
+        """
+        builder = self.builder
+        if HAS_AVX512:
+            kind = ir.FunctionType(INTS, [WORDS, WORDS])
+            multiply = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.pmaddw.d.512")
+            return builder.add(total, builder.call(multiply, [x, y]))
+        if HAS_AVX2:
+            return builder.add(total, self._products_by_halves(x, y))
+        x, y = builder.bitcast(x, INTS), builder.bitcast(y, INTS)
+        high = builder.mul(builder.ashr(x, self.ints(16)), builder.ashr(y, self.ints(16)))
+        low = [builder.ashr(builder.shl(each, self.ints(16)), self.ints(16)) for each in (x, y)]
+        return builder.add(total, builder.add(high, builder.mul(*low)))
+
+    def _products_by_halves(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        half_words, half_ints = ir.VectorType(SHORT, LANES), ir.VectorType(INT, LANES // 2)
+        kind = ir.FunctionType(half_ints, [half_words, half_words])
+        multiply = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.x86.avx2.pmadd.wd")
+        halves = []
+        for first in (0, LANES):
+            order = ir.Constant(INTS, list(range(first, first + LANES)))
+            operands = [self.builder.shuffle_vector(each, each, order) for each in (x, y)]
+            halves.append(self.builder.call(multiply, operands))
+        return self.builder.shuffle_vector(*halves, ir.Constant(INTS, list(range(LANES))))
 
     def exp(self, x: ir.Value) -> ir.Value:
         """e^x within 2 units in the last place; e^0 is exactly 1, NaN stays NaN, very small and large x are cut.
@@ -141,6 +194,29 @@ class Vectors:
     def loop(self, count: ir.Value):
         """A context manager; its value's `index` runs from 0 to count - 1."""
         return cgutils.for_range(self.builder, count, intp=LONG)
+
+    def by_rows(self, rows: ir.Value, most: int, emit: Callable[[ir.Value, int], None]) -> None:
+        """Emits code for any number of rows, out of code for 1 to `most` rows at once: `emit(first row, how many)`.
+
+        As few at once as make the number of turns the same, so that no turn has much fewer than the others.
+        """
+        builder = self.builder
+        turns = builder.sdiv(self.at(rows, most - 1), self.number(most))
+        row = self.variable(self.number(0))
+        with self.loop(turns) as loop:
+            first = builder.load(row)
+            left, turns_left = builder.sub(rows, first), builder.sub(turns, loop.index)
+            height = builder.sdiv(builder.sub(self.at(left, turns_left), self.number(1)), turns_left)
+            builder.store(builder.add(first, height), row)
+            done = builder.append_basic_block("rows_done")
+            choice = builder.switch(height, done)
+            for count in range(1, most + 1):
+                block = builder.append_basic_block(f"rows_{count}")
+                choice.add_case(self.number(count), block)
+                builder.position_at_end(block)
+                emit(first, count)
+                builder.branch(done)
+            builder.position_at_end(done)
 
     def variable(self, value: ir.Value) -> ir.Value:
         return cgutils.alloca_once_value(self.builder, value)

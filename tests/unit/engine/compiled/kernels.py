@@ -7,12 +7,13 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType
 from gguf.quants import quantize
 
-from services.engine.compiled.kernels.forms import FORMS, PANEL
+from services.engine.compiled.kernels.fixed_point import fix_row, fixed_bytes
+from services.engine.compiled.kernels.forms import FORMS, PANEL, WHOLE
 from services.engine.compiled.kernels.linear import MATRIX, Job, Rows, linear, scratch_bytes
-from services.engine.compiled.kernels.linear_kernels import decode_panels, few_rows, many_rows
 from services.engine.compiled.kernels.team import COUNTER
 from services.engine.compiled.kernels.turns import Turn
 from services.engine.compiled.packing import packed
+from services.engine.compiled.weights import kernels_of
 from services.engine.jit import outer
 from services.modelfiles.stored_tensor import Form, StoredTensor
 
@@ -20,9 +21,15 @@ Floats = npt.NDArray[np.float32]
 
 
 @outer
+def _fix(x: Any, rows: Any) -> None:
+    for row in range(x.shape[0]):
+        fix_row(np.int64(x[row].ctypes.data), x.shape[1], np.int64(rows.ctypes.data), row)
+
+
+@outer
 def _run(matrix: Any, x: Any, y: Any, counter: Any, scratch: Any, adds: int) -> None:
-    source = Rows(np.int64(x.ctypes.data), np.int64(x.strides[0]), np.int64(x.shape[0]))
-    target = Rows(np.int64(y.ctypes.data), np.int64(y.strides[0]), np.int64(x.shape[0]))
+    source = Rows(np.int64(x.ctypes.data), np.int64(x.strides[0]), np.int64(y.shape[0]))
+    target = Rows(np.int64(y.ctypes.data), np.int64(y.strides[0]), np.int64(y.shape[0]))
     turn = Turn(np.int64(counter.ctypes.data), np.int64(0), np.int64(1), np.int64(0), np.int64(0))
     linear(matrix[0], source, target, Job(turn, np.int64(scratch.ctypes.data), adds))
 
@@ -32,6 +39,7 @@ class Multiplier:
 
     def __init__(self, tensor: StoredTensor, form: str) -> None:
         self._panels = packed(tensor, form)
+        self._form = form
         self.outputs, self.inputs = tensor.shape
         self._matrix = np.zeros(1, MATRIX)
         self._matrix[0] = (
@@ -39,9 +47,7 @@ class Multiplier:
             self._panels.shape[1],
             len(self._panels) * PANEL,
             self.inputs,
-            few_rows(form),
-            many_rows(),
-            0 if form == "float32" else decode_panels(form),
+            *kernels_of(form),
         )
         self._scratch = np.zeros(scratch_bytes(self.inputs), np.uint8)
 
@@ -53,13 +59,23 @@ class Multiplier:
             y[:, : self.outputs] = onto
         _run(
             self._matrix,
-            np.ascontiguousarray(x),
+            self._as_read(x),
             y,
             np.zeros((2, COUNTER), np.int64),
             self._scratch,
             int(onto is not None),
         )
         return y[:, : self.outputs]
+
+    def _as_read(self, x: Floats) -> npt.NDArray[Any]:
+        return fixed(x) if self._form in WHOLE else np.ascontiguousarray(x)
+
+
+def fixed(x: Floats) -> npt.NDArray[np.uint8]:
+    """Rows in fixed point, `[1, bytes]`."""
+    rows = np.full((1, fixed_bytes(*x.shape)), 255, np.uint8)
+    _fix(np.ascontiguousarray(x), rows)
+    return rows
 
 
 def stored(rows: Floats, form: str) -> StoredTensor:
