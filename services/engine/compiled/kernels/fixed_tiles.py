@@ -14,6 +14,7 @@ from services.engine.compiled.kernels.fixed_point import GROUP_PITCH, RECORD, SC
 from services.engine.compiled.kernels.forms import (
     FORMS,
     GROUP,
+    QUARTER,
     Group,
     ask_ahead,
     channel_scales,
@@ -64,15 +65,20 @@ def _sums(v: Vectors, form: str, where: tuple[ir.Value, ...], x: ir.Value, heigh
         address = v.at(v.at(panel, groups_at(form)), v.times(loop.index, size))
         ask_ahead(v, address, panel_bytes, size)
         group, records = Group(form, address), v.at(x, v.times(loop.index, GROUP_PITCH))
-        products: list[ir.Value] = [ir.Constant(INTS, None)] * height
-        for number, codes in enumerate(group.codes(v)):
-            for row in range(height):
-                numbers = pair(v, v.at(records, RECORD * row), number)
-                products[row] = v.add_products(products[row], codes, numbers)
+        products = [v.variable(ir.Constant(INTS, None)) for _ in range(height)]
+        for slot in products:
+            builder.store(ir.Constant(INTS, None), slot)
+        # A loop that stays one: unrolled, its numbers would no longer fit into sixteen registers.
+        with v.rolled(4) as quarter:
+            here = v.at(records, v.times(quarter, 4 * QUARTER))
+            for number, codes in enumerate(group.codes(v, quarter)):
+                for row, slot in enumerate(products):
+                    numbers = pair(v, v.at(here, RECORD * row), number)
+                    builder.store(v.add_products(builder.load(slot), codes, numbers), slot)
         scales = group.scales(v)
         for row, slot in enumerate(sums):
             record = v.at(records, RECORD * row)
-            value = builder.sitofp(products[row], FLOATS)
+            value = builder.sitofp(builder.load(products[row]), FLOATS)
             value = weighted(v, form, value, v.spread_from(v.at(record, SUM_AT)), scales)
             builder.store(v.fma(value, v.spread_from(v.at(record, SCALE_AT)), builder.load(slot)), slot)
     totals = [builder.load(slot) for slot in sums]

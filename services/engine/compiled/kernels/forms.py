@@ -26,7 +26,8 @@ PANEL = LANES
 """Outputs in a panel: one vector."""
 GROUP = 32
 """Inputs that share a scale."""
-PAIRS = GROUP // 2
+QUARTER = GROUP // 2 // 4
+"""Pairs of inputs in a quarter of a group."""
 CACHE_LINE = 64
 
 FORMS = ("float32", "float16", "bfloat16", "int8", "q8_0", "q4_1", "q4_0")
@@ -71,18 +72,18 @@ class Group:
         """As float32: d, and m where the form has it; nothing for int8, whose scales are the channel's."""
         return [v.widened("float16", v.at(self.address, at * PANEL * 2)) for at in range(_SCALES[self.form])]
 
-    def codes(self, v: Vectors) -> Iterator[ir.Value]:
-        """For each pair of inputs, in order, the numbers `[16][2]` as words of 16 bits."""
+    def codes(self, v: Vectors, quarter: ir.Value) -> Iterator[ir.Value]:
+        """For each pair of inputs of a quarter of the group, in order, the numbers `[16][2]` as words of 16 bits."""
         first = v.at(self.address, _SCALES[self.form] * PANEL * 2)
         if not self.form.startswith("q4"):
-            for pair in range(PAIRS):
+            first = v.at(first, v.times(quarter, QUARTER * 2 * PANEL))
+            for pair in range(QUARTER):
                 yield v.builder.sext(v.load(_SIGNED, v.at(first, pair * 2 * PANEL)), WORDS)
             return
-        for quarter in range(4):
-            packed = v.load(WORDS, v.at(first, quarter * 4 * PANEL))
-            for digit in range(4):
-                shifted = v.builder.lshr(packed, v.words(4 * digit)) if digit else packed
-                yield v.builder.and_(shifted, v.words(15)) if digit < 3 else shifted
+        packed = v.load(WORDS, v.at(first, v.times(quarter, 4 * PANEL)))
+        for digit in range(QUARTER):
+            shifted = v.builder.lshr(packed, v.words(4 * digit)) if digit else packed
+            yield v.builder.and_(shifted, v.words(15)) if digit < QUARTER - 1 else shifted
 
 
 def weighted(v: Vectors, form: str, products: ir.Value, inputs: ir.Value, scales: Sequence[ir.Value]) -> ir.Value:

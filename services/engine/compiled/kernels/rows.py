@@ -61,7 +61,11 @@ def normalize(source, weight, eps, target):
     mean = square_sum(np.int64(source.ctypes.data), width) / np.float32(width)
     factor = np.float32(1) / np.sqrt(mean + np.float32(eps))
     weigh_row(
-        np.int64(source.ctypes.data), factor, np.int64(weight.ctypes.data), np.int64(target.ctypes.data), np.int64(width)
+        np.int64(source.ctypes.data),
+        factor,
+        np.int64(weight.ctypes.data),
+        np.int64(target.ctypes.data),
+        np.int64(width),
     )
 
 

@@ -16,6 +16,7 @@ from services.engine.compiled.kernels.forms import (
     FORMS,
     GROUP,
     PANEL,
+    QUARTER,
     WHOLE,
     Group,
     ask_ahead,
@@ -90,11 +91,13 @@ def decode_panel(context, form, panel, inputs, target):
 def _decode_group(v: Vectors, panel: ir.Value, group: Group, target: ir.Value) -> None:
     scales = group.scales(v)
     one = v.floats(1.0)
-    for number, codes in enumerate(group.codes(v)):
-        pair = v.builder.bitcast(codes, INTS)
-        low = v.builder.ashr(v.builder.shl(pair, v.ints(16)), v.ints(16))
-        for parity, code in enumerate((low, v.builder.ashr(pair, v.ints(16)))):
-            weight = weighted(v, group.form, v.builder.sitofp(code, FLOATS), one, scales)
-            if group.form == "int8":
-                weight = v.builder.fmul(weight, channel_scales(v, panel))
-            v.store(weight, v.at(target, (2 * number + parity) * PANEL * 4))
+    with v.rolled(4) as quarter:
+        here = v.at(target, v.times(quarter, 2 * QUARTER * PANEL * 4))
+        for number, codes in enumerate(group.codes(v, quarter)):
+            pair = v.builder.bitcast(codes, INTS)
+            low = v.builder.ashr(v.builder.shl(pair, v.ints(16)), v.ints(16))
+            for parity, code in enumerate((low, v.builder.ashr(pair, v.ints(16)))):
+                weight = weighted(v, group.form, v.builder.sitofp(code, FLOATS), one, scales)
+                if group.form == "int8":
+                    weight = v.builder.fmul(weight, channel_scales(v, panel))
+                v.store(weight, v.at(here, (2 * number + parity) * PANEL * 4))

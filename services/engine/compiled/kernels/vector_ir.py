@@ -6,7 +6,8 @@ Owns the spelling of each operation, so that the kernels read like arithmetic. A
 The order of every sum is written out here and never left to the optimizer: equal inputs give equal bits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from llvmlite import ir
 from numba.core import cgutils
@@ -195,6 +196,23 @@ class Vectors:
         """A context manager; its value's `index` runs from 0 to count - 1."""
         return cgutils.for_range(self.builder, count, intp=LONG)
 
+    @contextmanager
+    def rolled(self, count: int) -> Iterator[ir.Value]:
+        """As `loop`, for a constant count, of which LLVM is told not to unroll it."""
+        builder = self.builder
+        before, body = builder.block, builder.append_basic_block("rolled")
+        builder.branch(body)
+        builder.position_at_end(body)
+        index = builder.phi(LONG)
+        index.add_incoming(self.number(0), before)
+        yield index
+        following = builder.add(index, self.number(1))
+        index.add_incoming(following, builder.block)
+        after = builder.append_basic_block("rolled_done")
+        back = builder.cbranch(builder.icmp_signed("<", following, self.number(count)), body, after)
+        back.set_metadata("llvm.loop", _not_unrolled(builder.module))
+        builder.position_at_end(after)
+
     def by_rows(self, rows: ir.Value, most: int, emit: Callable[[ir.Value, int], None]) -> None:
         """Emits code for any number of rows, out of code for 1 to `most` rows at once: `emit(first row, how many)`.
 
@@ -231,3 +249,11 @@ class Vectors:
         kind = ir.FunctionType(FLOATS, [FLOATS] * len(operands))
         function = cgutils.get_or_insert_function(self.builder.module, kind, f"{name}.v{LANES}f32")
         return self.builder.call(function, operands)
+
+
+def _not_unrolled(module: ir.Module) -> ir.MDValue:
+    """What tells LLVM so of one loop: metadata that names itself first, and by that is the loop's own."""
+    wish = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+    loop = ir.MDValue(module, [wish], name=str(len(module.metadata)))
+    loop.operands = (loop, wish)
+    return loop
