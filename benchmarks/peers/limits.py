@@ -18,21 +18,29 @@ class Machine:
     """Of an array that no cache holds."""
     flops_per_second: float
     """Of a large float32 matrix product."""
+    whole_per_second: float
+    """Operations on whole numbers of 16 bits that are at hand."""
 
     @classmethod
     def median(cls, samples: list["Machine"]) -> Self:
         return cls(
             median(sample.read_bytes_per_second for sample in samples),
             median(sample.flops_per_second for sample in samples),
+            median(sample.whole_per_second for sample in samples),
         )
+
+    @property
+    def multiplies_per_second(self) -> float:
+        """Of whichever arithmetic is quicker."""
+        return max(self.flops_per_second, self.whole_per_second)
 
     def decode_share(self, weight_bytes: int, tokens_per_second: float) -> float:
         """Of one stream: the time that reading the weights takes, over the time that a step takes."""
         return weight_bytes / self.read_bytes_per_second * tokens_per_second
 
     def prefill_share(self, flops: float, seconds: float) -> float:
-        """Of one prompt: the time that its multiplications take at the rate of large ones, over its time."""
-        return flops / self.flops_per_second / seconds
+        """Of one prompt: the time that its multiplications take at the quicker rate, over its time."""
+        return flops / self.multiplies_per_second / seconds
 
 
 def layer_parameters(config: ModelConfig) -> int:

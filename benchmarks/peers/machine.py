@@ -1,4 +1,4 @@
-"""The machine's own limits, measured like a contender: read bandwidth and the rate of a large matrix product.
+"""The machine's own limits, measured like a contender: read bandwidth, and how fast it multiplies.
 
 Run beside the others in every repetition, for a shared machine does not have the same limits all day.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from peers import product_rate
 from peers.channel import Job, Json, serve
 from peers.trace import Trace
 
@@ -24,6 +25,7 @@ class Machine:
 
     def load(self, options: Json) -> Json:
         torch.set_num_threads(options["threads"])
+        self._threads = options["threads"]
         self._array = torch.ones(READ_BYTES // 4)
         self._left = torch.rand(MATRIX, MATRIX)
         self._right = torch.rand(MATRIX, MATRIX)
@@ -40,7 +42,11 @@ class Machine:
         ways = (lambda: self._array.sum(), lambda: self._array.max(), lambda: torch.dot(self._array, self._array))
         read = min(_seconds(way) for way in ways)
         product = _seconds(lambda: torch.mm(self._left, self._right))
-        return {"read_bytes_per_second": READ_BYTES / read, "flops_per_second": 2 * MATRIX**3 / product}
+        return {
+            "read_bytes_per_second": READ_BYTES / read,
+            "flops_per_second": 2 * MATRIX**3 / product,
+            "whole_per_second": max(product_rate.operations_per_second(self._threads) for _ in range(REPEATS)),
+        }
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -66,6 +66,7 @@ def as_json(found: Findings) -> dict[str, Any]:
         "limits": {
             "read_bytes_per_second": machine.read_bytes_per_second,
             "flops_per_second": machine.flops_per_second,
+            "whole_per_second": machine.whole_per_second,
             "weight_bytes": found.weight_bytes,
         },
         "settings": found.settings,
@@ -127,7 +128,9 @@ def _limit_lines(report: Mapping[str, Any]) -> Iterator[str]:
     limits, shares = report["limits"], report["share_of_limit"]
     yield (
         f"\nthe machine reads {limits['read_bytes_per_second'] / 1e9:.1f} GB/s and multiplies "
-        f"{limits['flops_per_second'] / 1e9:.0f} GFLOP/s; a step of ours reads {limits['weight_bytes'] / 1e6:.0f} MB"
+        f"{limits['flops_per_second'] / 1e9:.0f} GFLOP/s in float32, "
+        f"{limits['whole_per_second'] / 1e9:.0f} G/s in whole numbers of 16 bits; "
+        f"a step of ours reads {limits['weight_bytes'] / 1e6:.0f} MB"
     )
     for name, share in shares.items():
         yield f"  {name} reaches {share:.0%} of that limit"

@@ -29,7 +29,7 @@ class Scripted:
 
     def extras(self) -> Json:
         if self._mood == "machine":
-            return {"read_bytes_per_second": 1e9, "flops_per_second": 1e9}
+            return {"read_bytes_per_second": 1e9, "flops_per_second": 1e9, "whole_per_second": 1e9}
         return {"profile": {"step_seconds": 0.01, "rows": 16, "linear": 0.9}, "bookkeeping_share": 0.1}
 
 

@@ -50,7 +50,7 @@ def findings() -> Findings:
             "coarse": {"W1": [batch(900, 0.1)], "W2": [stream(900, 0.1)], "W3": [stream(9000, 0.1)]},
             "alone": {"W1": [{"tokens_per_second": 10.0}]},
         },
-        machine=[Machine(10e9, 100e9)],
+        machine=[Machine(10e9, 100e9, 50e9)],
         kl={OURS: 1e-6, "quick": 0.003, "slow": 0.0, "coarse": 0.36, "alone": 0.0},
         settings={OURS: {"threads": 2}},
         ours={"profile": PROFILE, "bookkeeping_share": 0.1},

@@ -9,7 +9,7 @@ from services.core.model_config import ModelConfig
 from services.modelfiles.tensors import expected_tensors
 from tests.unit.benchmarks.findings import CONFIG
 
-MACHINE = Machine(read_bytes_per_second=10e9, flops_per_second=100e9)
+MACHINE = Machine(read_bytes_per_second=10e9, flops_per_second=100e9, whole_per_second=50e9)
 
 
 def test_a_step_that_takes_as_long_as_reading_the_weights_reaches_the_limit() -> None:
@@ -23,8 +23,13 @@ def test_a_prefill_at_the_rate_of_a_large_product_reaches_the_limit() -> None:
 
 
 def test_the_machine_is_the_median_of_its_samples() -> None:
-    samples = [Machine(1.0, 30.0), Machine(3.0, 10.0), Machine(2.0, 20.0)]
-    assert Machine.median(samples) == Machine(2.0, 20.0)
+    samples = [Machine(1.0, 30.0, 9.0), Machine(3.0, 10.0, 7.0), Machine(2.0, 20.0, 8.0)]
+    assert Machine.median(samples) == Machine(2.0, 20.0, 8.0)
+
+
+def test_the_quicker_arithmetic_is_the_limit_of_a_prefill() -> None:
+    quicker = replace(MACHINE, whole_per_second=200e9)
+    assert quicker.prefill_share(1e9, 0.01) == MACHINE.prefill_share(1e9, 0.01) / 2
 
 
 @pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, heads=4, kv_heads=4, head_dim=24)])
