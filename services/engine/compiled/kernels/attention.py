@@ -11,7 +11,7 @@ import numpy as np
 from services.engine.compiled.kernels.attention_tiles import MASKED, PAGE, prefetch, score_tile, soften, value_tile
 from services.engine.compiled.kernels.forms import PANEL
 from services.engine.compiled.kernels.row_tiles import copy_times, fill, get_float, get_long
-from services.engine.jit import inner, native
+from services.engine.jit import native
 
 TOKENS = 16
 """Most tokens in a unit: their queries, scores and outputs stay in the first-level cache."""
@@ -68,7 +68,7 @@ def _attend(
             following = keys + get_long(table + (first + PAGE) // block_size * 8) * block_bytes
             prefetch(following, block_size * head_dim * width)
             prefetch(following + to_values, block_size * head_dim * width)
-        _scores(width, base + within * width, block_size * width, scratch, row_bytes, head_dim, scores, rows)
+        score_tile(width, base + within * width, block_size * width, scratch, rows, head_dim, scores)
         scales = base + to_scales + within * 4
         for row in range(rows):
             seen = min(position + row // group + 1 - first, PAGE)
@@ -76,60 +76,8 @@ def _attend(
             soften(width, page, seen, largest + at, total + at, shrink + at, scales, scales + scales_bytes)
         values = base + to_values + within * head_dim * width
         for at in range(0, head_dim, PANEL):
-            _weigh(width, values + at * width, head_dim * width, scores, shrink, own_outputs + at * 4, row_bytes, rows)
+            value_tile(width, values + at * width, head_dim, scores, shrink, own_outputs + at * 4, rows)
     for row in range(rows):
         token = row // group
         target = outputs + token * output_bytes + (row - token * group) * row_bytes
         copy_times(own_outputs + row * row_bytes, target, head_dim, one / get_float(total + row * 4))
-
-
-@inner
-def _scores(width, keys, pitch, queries, query_bytes, head_dim, scores, rows):
-    row = 0
-    while row < rows:
-        left = rows - row
-        q, s = queries + row * query_bytes, scores + row * PAGE * 4
-        if left == 7 or left == 8 or left == 4:
-            score_tile(width, 4, keys, pitch, q, query_bytes, head_dim, s)
-            row += 4
-        elif left >= 6:
-            score_tile(width, 6, keys, pitch, q, query_bytes, head_dim, s)
-            row += 6
-        elif left == 5:
-            score_tile(width, 5, keys, pitch, q, query_bytes, head_dim, s)
-            row += 5
-        elif left == 3:
-            score_tile(width, 3, keys, pitch, q, query_bytes, head_dim, s)
-            row += 3
-        elif left == 2:
-            score_tile(width, 2, keys, pitch, q, query_bytes, head_dim, s)
-            row += 2
-        else:
-            score_tile(width, 1, keys, pitch, q, query_bytes, head_dim, s)
-            row += 1
-
-
-@inner
-def _weigh(width, values, pitch, scores, shrink, outputs, output_bytes, rows):
-    row = 0
-    while row < rows:
-        left = rows - row
-        s, c, o = scores + row * PAGE * 4, shrink + row * 4, outputs + row * output_bytes
-        if left == 7 or left == 8 or left == 4:
-            value_tile(width, 4, values, pitch, s, c, o, output_bytes)
-            row += 4
-        elif left >= 6:
-            value_tile(width, 6, values, pitch, s, c, o, output_bytes)
-            row += 6
-        elif left == 5:
-            value_tile(width, 5, values, pitch, s, c, o, output_bytes)
-            row += 5
-        elif left == 3:
-            value_tile(width, 3, values, pitch, s, c, o, output_bytes)
-            row += 3
-        elif left == 2:
-            value_tile(width, 2, values, pitch, s, c, o, output_bytes)
-            row += 2
-        else:
-            value_tile(width, 1, values, pitch, s, c, o, output_bytes)
-            row += 1

@@ -10,6 +10,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from services.engine.compiled.kernels.processor import HAS_WIDE_REGISTERS
 from services.engine.compiled.kernels.vector_ir import BYTE, FLOAT, FLOATS, INT, Vectors
 
 PAGE = 16
@@ -17,61 +18,76 @@ PAGE = 16
 MASKED = -1e30
 """The score of a position that may not be seen, and the largest score before any was seen."""
 CACHE_LINE = 64
+HEIGHT = 8 if HAS_WIDE_REGISTERS else 6
+"""Most rows at once: their sums stay in registers."""
 DTYPES = {4: "float32", 2: "float16", 1: "int8"}
 """Of the cache, by the bytes of a number."""
 
 
 @intrinsic(prefer_literal=True)
-def score_tile(context, width, rows, keys, pitch, queries, query_bytes, head_dim, scores):
-    """Scores `[rows][16]` of `rows` queries, `query_bytes` apart, with a page of keys.
+def score_tile(context, width, keys, pitch, queries, rows, head_dim, scores):
+    """Scores `[rows][16]` of `rows` queries, one after the other, with a page of keys.
 
-    A dimension's keys are `pitch` bytes from the next one's. Rows and the bytes of a number, `width`, are constants.
+    A dimension's keys are `pitch` bytes from the next one's. The bytes of a number, `width`, is a constant.
     """
-    dtype, height = DTYPES[width.literal_value], rows.literal_value
+    dtype = DTYPES[width.literal_value]
 
     def emit(context, builder, signature, arguments):
         v = Vectors(builder)
-        keys, pitch, queries, query_bytes, head_dim, scores = arguments[2:]
-        q_rows = [v.at(queries, v.times(query_bytes, row)) for row in range(height)]
-        sums = [v.variable(v.zeros) for _ in range(height)]
-        with v.loop(head_dim) as loop:
-            key = v.widened(dtype, v.at(keys, builder.mul(loop.index, pitch)))
-            for query_row, slot in zip(q_rows, sums, strict=True):
-                query = v.spread_from(v.at(query_row, v.times(loop.index, 4)))
-                builder.store(v.fma(query, key, builder.load(slot)), slot)
-        for row, slot in enumerate(sums):
-            v.store(builder.load(slot), v.at(scores, 4 * PAGE * row))
+        keys, pitch, queries, rows, head_dim, scores = arguments[1:]
+        row_bytes = v.times(head_dim, 4)
+
+        def some_rows(first: ir.Value, height: int) -> None:
+            q_rows = [v.at(queries, builder.mul(v.at(first, row), row_bytes)) for row in range(height)]
+            sums = v.sums(height)
+            with v.loop(head_dim) as loop:
+                key = v.widened(dtype, v.at(keys, builder.mul(loop.index, pitch)))
+                for query_row, slot in zip(q_rows, sums, strict=True):
+                    query = v.spread_from(v.at(query_row, v.times(loop.index, 4)))
+                    builder.store(v.fma(query, key, builder.load(slot)), slot)
+            for row, slot in enumerate(sums):
+                v.store(builder.load(slot), v.at(scores, v.times(v.at(first, row), 4 * PAGE)))
+
+        v.by_rows(rows, HEIGHT, some_rows)
         return context.get_dummy_value()
 
-    return types.void(width, rows, *[types.int64] * 6), emit
+    return types.void(width, *[types.int64] * 6), emit
 
 
 @intrinsic(prefer_literal=True)
-def value_tile(context, width, rows, values, pitch, weights, shrink, outputs, output_bytes):
+def value_tile(context, width, values, head_dim, weights, shrink, outputs, rows):
     """For 16 dimensions: outputs · shrink + Σ over the page's positions, in order, of weight · value.
 
-    `pitch` is the bytes from one position's values to the next one's; weights are `[rows][16]`, shrink `[rows]`.
+    Values and outputs are `head_dim` numbers from one position or row to the next; weights are `[rows][16]`, shrink
+    `[rows]`.
     """
-    dtype, height = DTYPES[width.literal_value], rows.literal_value
+    dtype = DTYPES[width.literal_value]
 
     def emit(context, builder, signature, arguments):
         v = Vectors(builder)
-        values, pitch, weights, shrink, outputs, output_bytes = arguments[2:]
-        targets = [v.at(outputs, v.times(output_bytes, row)) for row in range(height)]
-        sums = [
-            v.variable(builder.fmul(v.spread_from(v.at(shrink, 4 * row)), v.load(FLOATS, target)))
-            for row, target in enumerate(targets)
-        ]
-        for position in range(PAGE):
-            value = v.widened(dtype, v.at(values, v.times(pitch, position)))
-            for row, slot in enumerate(sums):
-                weight = v.spread_from(v.at(weights, 4 * (PAGE * row + position)))
-                builder.store(v.fma(weight, value, builder.load(slot)), slot)
-        for target, slot in zip(targets, sums, strict=True):
-            v.store(builder.load(slot), target)
+        values, head_dim, weights, shrink, outputs, rows = arguments[1:]
+        pitch = v.times(head_dim, width.literal_value)
+
+        def some_rows(first: ir.Value, height: int) -> None:
+            numbers = [v.at(first, row) for row in range(height)]
+            targets = [v.at(outputs, builder.mul(number, v.times(head_dim, 4))) for number in numbers]
+            sums = v.sums(height)
+            for slot, number, target in zip(sums, numbers, targets, strict=True):
+                factor = v.spread_from(v.at(shrink, v.times(number, 4)))
+                builder.store(builder.fmul(factor, v.load(FLOATS, target)), slot)
+            here = v.at(weights, v.times(first, 4 * PAGE))
+            for position in range(PAGE):
+                value = v.widened(dtype, v.at(values, v.times(pitch, position)))
+                for row, slot in enumerate(sums):
+                    weight = v.spread_from(v.at(here, 4 * (PAGE * row + position)))
+                    builder.store(v.fma(weight, value, builder.load(slot)), slot)
+            for target, slot in zip(targets, sums, strict=True):
+                v.store(builder.load(slot), target)
+
+        v.by_rows(rows, HEIGHT, some_rows)
         return context.get_dummy_value()
 
-    return types.void(width, rows, *[types.int64] * 6), emit
+    return types.void(width, *[types.int64] * 6), emit
 
 
 @intrinsic(prefer_literal=True)

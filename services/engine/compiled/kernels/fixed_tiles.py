@@ -23,7 +23,7 @@ from services.engine.compiled.kernels.forms import (
     weighted,
 )
 from services.engine.compiled.kernels.processor import HAS_WIDE_REGISTERS
-from services.engine.compiled.kernels.vector_ir import FLOATS, INTS, Vectors
+from services.engine.compiled.kernels.vector_ir import FLOATS, Vectors
 
 HEIGHT = TILE_ROWS if HAS_WIDE_REGISTERS else TILE_ROWS // 2
 """Most rows at once: their sums stay in registers."""
@@ -59,15 +59,13 @@ def fixed_tile(context, form, panel, panel_bytes, x, inputs, rows, y, y_stride, 
 def _sums(v: Vectors, form: str, where: tuple[ir.Value, ...], x: ir.Value, height: int) -> list[ir.Value]:
     builder = v.builder
     panel, panel_bytes, groups = where
-    sums = [v.variable(v.zeros) for _ in range(height)]
+    sums = v.sums(height)
     size = group_bytes(form)
     with v.loop(groups) as loop:
         address = v.at(v.at(panel, groups_at(form)), v.times(loop.index, size))
         ask_ahead(v, address, panel_bytes, size)
         group, records = Group(form, address), v.at(x, v.times(loop.index, GROUP_PITCH))
-        products = [v.variable(ir.Constant(INTS, None)) for _ in range(height)]
-        for slot in products:
-            builder.store(ir.Constant(INTS, None), slot)
+        products = [v.variable(v.ints(0)) for _ in range(height)]
         # A loop that stays one: unrolled, its numbers would no longer fit into sixteen registers.
         with v.rolled(4) as quarter:
             here = v.at(records, v.times(quarter, 4 * QUARTER))

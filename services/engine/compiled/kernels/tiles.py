@@ -43,7 +43,7 @@ def tile(context, form, rows, panels, first, panel_bytes, x, x_stride, inputs, y
         first, panel_bytes, x, x_stride, inputs, y, y_stride, adds = arguments[3:]
         bases = [v.at(first, v.times(panel_bytes, at)) for at in range(width)]
         x_rows = [v.at(x, v.times(x_stride, row)) for row in range(height)]
-        sums = [[v.variable(v.zeros) for _ in range(width)] for _ in range(height)]
+        sums = [v.sums(width) for _ in range(height)]
         with v.loop(inputs) as loop:
             here = v.times(loop.index, size)
             if kind != "float32":

@@ -239,6 +239,10 @@ class Vectors:
     def variable(self, value: ir.Value) -> ir.Value:
         return cgutils.alloca_once_value(self.builder, value)
 
+    def sums(self, count: int) -> list[ir.Value]:
+        """Variables of zeros."""
+        return [self.variable(self.zeros) for _ in range(count)]
+
     def _fold(self, vector, combine):
         for width in (8, 4, 2, 1):
             order = ir.Constant(INTS, [(lane + width) % LANES for lane in range(LANES)])
