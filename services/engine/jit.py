@@ -8,7 +8,7 @@ Kernels are compiled apart because Numba optimizes all that a function calls tog
 up: one function with all of them takes minutes where they take seconds by themselves.
 
 Numba's own cache notices a change only in the file of the function that is called, and most of a kernel lies in other
-files. So the cache's directory is named after all sources of the engine.
+files. So the cache's directory is named after all sources that may have a part in compiled code.
 """
 
 import fcntl
@@ -27,16 +27,23 @@ log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., object])
 
-SOURCES = Path(__file__).parent
+_HERE = Path(__file__).parent
+_COMPILED = ("jit.py", "compiled/kernels/*.py", "sampling/*.py")
+"""Where functions that are compiled, and what they are made of, may stand."""
 
 
 def cache_directory() -> Path:
     """Where compiled code of these sources is kept; Numba's own setting `NUMBA_CACHE_DIR` moves it."""
     digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(SOURCES.rglob("*.py")):
-        digest.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes())
+    for path in compiled_sources():
+        digest.update(path.relative_to(_HERE).as_posix().encode() + b"\0" + path.read_bytes())
     home = Path(_CHOSEN_DIRECTORY) if _CHOSEN_DIRECTORY else Path.home() / ".cache" / "diptych" / "compiled"
     return home / digest.hexdigest()
+
+
+def compiled_sources() -> list[Path]:
+    """All that compiled code may be made of."""
+    return sorted(path for pattern in _COMPILED for path in _HERE.glob(pattern))
 
 
 def _keep_compiled_code() -> bool:
