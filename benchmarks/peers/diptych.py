@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from statistics import median
 
+import uvloop
+
 from peers.channel import Job, Json, serve
 from peers.our_model import GREEDY, logits_of_texts, profile_of, step_bytes
 from peers.step_clock import StepClock, Turn, fullest_decodes
@@ -153,5 +155,5 @@ class Diptych:
 
 
 if __name__ == "__main__":
-    with asyncio.Runner() as asyncio_runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as asyncio_runner:
         serve(Diptych(asyncio_runner))

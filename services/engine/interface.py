@@ -36,6 +36,18 @@ class KVAccess(Protocol):
         """Fill a block. Raises `KVCorrupt` if the content is not exactly `format.block_bytes` long."""
         ...
 
+    def copy_out(self, block: BlockId, into: memoryview) -> None:
+        """Copy a block into memory of its size; other threads run meanwhile."""
+        ...
+
+    def copy_in(self, block: BlockId, content: memoryview) -> memoryview:
+        """Fill a block, as `write_block` does, while other threads run; `content` is read once.
+
+        Returns the bytes that were filled in, in host memory that the writer of `content` cannot reach, so that
+        whoever verifies them verifies what is in the block. To be looked at before the next call.
+        """
+        ...
+
 
 class StepRunner(Protocol):
     """Computes steps. One thread calls `execute`, one step at a time; it returns when the step is done."""

@@ -63,11 +63,23 @@ class KVCache:
 
     def write_block(self, block: BlockId, content: memoryview) -> None:
         """See `KVAccess.write_block`."""
+        self.copy_in(block, content)
+
+    def copy_out(self, block: BlockId, into: memoryview) -> None:
+        """See `KVAccess.copy_out`."""
+        torch.from_numpy(np.frombuffer(into, np.uint8)).copy_(self._bytes[block])
+
+    def copy_in(self, block: BlockId, content: memoryview) -> memoryview:
+        """See `KVAccess.copy_in`."""
         if content.nbytes != self._format.block_bytes:
             raise KVCorrupt(f"a block has {content.nbytes} bytes where its format has {self._format.block_bytes}")
-        source = np.frombuffer(content, dtype=np.uint8)
-        # A tensor may not stand on memory that is read-only.
-        self._bytes[block].copy_(torch.from_numpy(source if source.flags.writeable else source.copy()))
+        if self.device.type == "cpu":
+            copy = self._bytes[block].numpy()
+            np.copyto(copy, np.frombuffer(content, np.uint8))
+        else:
+            copy = np.frombuffer(content, np.uint8).copy()
+            self._bytes[block].copy_(torch.from_numpy(copy))
+        return copy.data.toreadonly()
 
     def _views(self, start: int) -> LayerKV:
         """The layer whose part of a block begins at byte `start`."""

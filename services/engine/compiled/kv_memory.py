@@ -56,6 +56,15 @@ class KVMemory:
 
     def write_block(self, block: BlockId, content: memoryview) -> None:
         """See `KVAccess.write_block`."""
+        self.copy_in(block, content)
+
+    def copy_out(self, block: BlockId, into: memoryview) -> None:
+        """See `KVAccess.copy_out`."""
+        np.copyto(np.frombuffer(into, np.uint8), self._blocks[block])
+
+    def copy_in(self, block: BlockId, content: memoryview) -> memoryview:
+        """See `KVAccess.copy_in`."""
         if content.nbytes != self._format.block_bytes:
             raise KVCorrupt(f"a block has {content.nbytes} bytes where its format has {self._format.block_bytes}")
-        self._blocks[block] = np.frombuffer(content, np.uint8)
+        np.copyto(self._blocks[block], np.frombuffer(content, np.uint8))
+        return self.read_block(block)

@@ -1,7 +1,6 @@
 """A plan as the arrays a step reads: one line per row, tables of blocks, and the units that attention works in."""
 
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 
@@ -12,29 +11,30 @@ from services.engine.compiled.kernels.step import Work
 
 def work_of(chunks: Sequence[Chunk], block_size: int) -> Work:
     """Rows are the chunks' tokens, chunk after chunk. Raises IndexError if a table is too short for its chunk."""
-    lengths = [len(chunk.tokens) for chunk in chunks]
-    starts = [chunk.start for chunk in chunks]
-    width = max(len(chunk.blocks) for chunk in chunks)
-    if any(
-        len(chunk.blocks) * block_size < start + length
-        for chunk, start, length in zip(chunks, starts, lengths, strict=True)
-    ):
-        raise IndexError("a chunk reaches beyond its block table")
-    tables = np.zeros((len(chunks), width), np.int64)
-    for line, chunk in zip(tables, chunks, strict=True):
-        line[: len(chunk.blocks)] = chunk.blocks
-    ends = np.cumsum(lengths)
-    requests = np.repeat(np.arange(len(chunks)), lengths)
-    positions = np.arange(ends[-1]) + np.repeat(np.array(starts) - ends + lengths, lengths)
-    kept = np.array([end - 1 for end, chunk in zip(ends, chunks, strict=True) if chunk.draw is not None], np.int64)
+    # Lists first: a step of a few rows is made sooner so than by as many array operations.
+    positions: list[int] = []
+    requests: list[int] = []
+    units: list[tuple[int, int]] = []
+    kept: list[int] = []
+    tables = np.zeros((len(chunks), max(len(chunk.blocks) for chunk in chunks)), np.int64)
+    for number, chunk in enumerate(chunks):
+        length, first = len(chunk.tokens), len(positions)
+        if len(chunk.blocks) * block_size < chunk.start + length:
+            raise IndexError("a chunk reaches beyond its block table")
+        tables[number, : len(chunk.blocks)] = chunk.blocks
+        positions += range(chunk.start, chunk.start + length)
+        requests += [number] * length
+        units += [(first + at, min(TOKENS, length - at)) for at in range(0, length, TOKENS)]
+        if chunk.draw is not None:
+            kept.append(first + length - 1)
     return Work(
-        tokens=np.fromiter(chain.from_iterable(chunk.tokens for chunk in chunks), np.int64, ends[-1]),
-        positions=positions,
-        requests=requests,
+        tokens=np.array([token for chunk in chunks for token in chunk.tokens], np.int64),
+        positions=np.array(positions, np.int64),
+        requests=np.array(requests, np.int64),
         tables=tables,
-        units=_units(ends, lengths),
-        kept=kept,
-        last_units=np.stack([kept, np.ones_like(kept)], axis=1),
+        units=np.array(units, np.int64),
+        kept=np.array(kept, np.int64),
+        last_units=np.array([(row, 1) for row in kept], np.int64).reshape(-1, 2),
         has_logits=True,
     )
 
@@ -42,13 +42,3 @@ def work_of(chunks: Sequence[Chunk], block_size: int) -> Work:
 def keeping_all(work: Work, has_logits: bool) -> Work:
     """The same, with every row computed to the end."""
     return work._replace(kept=np.arange(work.tokens.size), last_units=work.units, has_logits=has_logits)
-
-
-def _units(ends: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
-    """`[units, 2]`: first row and rows, no more than `TOKENS`, all of one chunk."""
-    pairs = [
-        (end - length + at, min(TOKENS, length - at))
-        for end, length in zip(ends.tolist(), lengths, strict=True)
-        for at in range(0, length, TOKENS)
-    ]
-    return np.array(pairs, np.int64)
