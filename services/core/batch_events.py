@@ -40,7 +40,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """A DECODE request holds all full blocks it is handed; `fetch` are those to be filled, maybe none.
+    """A DECODE request holds blocks for its known tokens; `fetch` are those to be filled, maybe none.
 
     Each is pinned until `landed`, `unpin` or `no_more` says that its copy returned, also when the request is gone.
     """

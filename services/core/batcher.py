@@ -66,8 +66,8 @@ class Batcher:
     def admit(self, now: float) -> list[Event]:
         """Between steps: fail what is past its deadline, give running requests room to grow, start waiting ones.
 
-        The first in the queue starts once there are blocks for all its known tokens (for DECODE: for all it is handed)
-        and the watermark; until then nothing behind it does. Both growth and start may preempt who is behind in rank.
+        The first in the queue starts once there are blocks for all its known tokens and the watermark; until then
+        nothing behind it does. Both growth and start may preempt who is behind in rank.
         """
         self._require_no_step()
         events = self._expire(now)

@@ -171,12 +171,10 @@ class Running:
         return reservation
 
     def _demand(self, progress: Progress) -> tuple[Sequence[FullBlock], int]:
-        """What may be hit, and how many blocks the request starts with."""
+        """What may be hit, and how many blocks the request starts with: for all its known tokens."""
         size = self._limits.block_size
-        if progress.wants_fetch:
-            handed = progress.handed_blocks(size)
-            return handed, len(handed)
-        return progress.reusable_blocks(size), self._limits.blocks_for(progress.known)
+        prefix = progress.handed_blocks(size) if progress.wants_fetch else progress.reusable_blocks(size)
+        return prefix, self._limits.blocks_for(progress.known)
 
     def _may_start(self, prefix: Sequence[FullBlock], count: int, gone: Sequence[Progress]) -> bool:
         """Without `gone`. The watermark is kept for those that run: a request alone may have the whole pool."""

@@ -21,7 +21,7 @@ PICKS = st.integers(0, 7)
 
 
 def limits_of(
-    block_size: int, extra_blocks: int, max_running: int, tokens_per_step: int, watermark: int
+    block_size: int, extra_blocks: int, max_running: int, tokens_per_step: int, watermark: int, head_start: float
 ) -> BatchLimits:
     return BatchLimits(
         block_size=block_size,
@@ -32,6 +32,7 @@ def limits_of(
         step_seconds=tokens_per_step,
         cost=StepCost(0.0, 1.0, 0.0),
         watermark_blocks=watermark,
+        head_start=head_start,
     )
 
 
@@ -42,6 +43,7 @@ LIMITS = st.builds(
     max_running=st.integers(1, 4),
     tokens_per_step=st.sampled_from((1, 3, 12)),
     watermark=st.integers(0, 2),
+    head_start=st.sampled_from((0.0, 1.0, 1000.0)),
 )
 
 
@@ -63,7 +65,7 @@ REQUESTS = st.builds(
     role=st.sampled_from((Role.WHOLE, Role.PREFILL, Role.DECODE)),
     prompt=st.builds(lambda stem, length: stem[:length], st.sampled_from(STEMS), st.integers(1, 12)),
     stopping=STOPPINGS,
-    priority=st.integers(0, 1),
+    priority=st.integers(0, 2),
     salt=st.sampled_from((b"", b"tenant")),
 )
 
@@ -142,7 +144,7 @@ def add_some(world: BatchWorld, random: Random) -> None:
     stopping = Stopping(random.choice((1, 8, 8)), random.randint(0, 3), random.choice((frozenset(), frozenset({3}))))
     prompt = random.choice(STEMS)[: random.choice((1, 2, 3, 4, 8, 12))]
     salt = random.choice((b"", b"", b"tenant"))
-    request = request_of(random.choice(tuple(Role)), prompt, stopping, random.randint(0, 1), salt)
+    request = request_of(random.choice(tuple(Role)), prompt, stopping, random.randint(0, 2), salt)
     world.add(request, random.choice((0, 0, 2)), random.choice((None, None, 20.0)))
 
 
@@ -170,7 +172,8 @@ def something_happens(world: BatchWorld, random: Random) -> None:
 
 def busy_run(random: Random) -> BatchWorld:
     size, extra, max_running = random.randint(1, 4), random.randint(0, 4), random.randint(2, 5)
-    world = BatchWorld(limits_of(size, extra, max_running, random.choice((2, 5, 12)), random.choice((0, 0, 2))))
+    budget, watermark, head_start = random.choice((2, 5, 12)), random.choice((0, 0, 2)), random.choice((1.0, 1000.0))
+    world = BatchWorld(limits_of(size, extra, max_running, budget, watermark, head_start))
     for _ in range(400):
         something_happens(world, random)
         world.check()

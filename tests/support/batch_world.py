@@ -5,7 +5,7 @@ Every step is checked as it is taken; `finish` checks the whole.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from services.core.batch_events import (
     Emitted,
@@ -24,26 +24,12 @@ from services.core.blocks import hashes, root
 from services.core.errors import DeadlinePassed, InternalError, NeverFits, Overloaded
 from services.core.ids import RequestId, RequestKey
 from services.core.plan import StepPlan
-from services.core.progress import State
 from services.core.request import FinishReason, Request, Role
+from tests.support.batch_checks import Story, check_admission, check_order, check_plan
 from tests.support.cell_engine import CellEngine, expected_answer
 
 FINGERPRINT = b"weights"
-
-
-@dataclass
-class Story:
-    """What the outside knows of one request."""
-
-    request: Request
-    rank: tuple[float, int]
-    emitted: list[int] = field(default_factory=list)
-    awaits_first: bool = False
-    ending: FinishReason | str | None = None
-
-    @property
-    def known(self) -> tuple[int, ...]:
-        return self.request.prompt + tuple(self.emitted)
+STEP_SECONDS = 0.25
 
 
 class BatchWorld:
@@ -58,8 +44,6 @@ class BatchWorld:
         self.copies: list[SealedBlock] = []
         self.step: StepPlan | None = None
         self.now = 0.0
-        self.computed: dict[RequestKey, int] = {}
-        """Positions by the latest chunk of each request; void once it is preempted."""
         self.seen: Counter[type[Event]] = Counter()
 
     # --- requests
@@ -91,7 +75,7 @@ class BatchWorld:
         """Most positions that have to be cached at a time."""
         if request.role is Role.PREFILL:
             return len(request.tokens)
-        whole = min(len(request.prompt) + request.stopping.max_tokens, MAX_CONTEXT)
+        whole = min(len(request.prompt) + request.stopping.max_tokens, self.limits.max_context)
         return whole if request.role is Role.DECODE else whole - 1
 
     def cancel(self, pick: int) -> None:
@@ -108,14 +92,16 @@ class BatchWorld:
     # --- steps
 
     def plan(self) -> None:
-        self.now += 0.25
+        self.now += STEP_SECONDS
         before = self.batcher.holdings(self.now)
         events = self.batcher.admit(self.now)
         self.tell(events)
         after = self.batcher.holdings(self.now)
-        check_admission(self, before, events, after)
+        check_admission(self.stories, before, events, after)
+        if after and not self.fetches and not self.copies:
+            check_order(self.stories, self.limits, after)
         self.step = self.batcher.plan(self.now)
-        check_plan(self, self.step, after)
+        check_plan(self.stories, self.limits, self.step, after)
 
     def apply(self, broken: int | None = None) -> None:
         """`broken` picks a request whose logits go wrong."""
@@ -125,7 +111,8 @@ class BatchWorld:
         result = self.engine.execute(self.step, failed)
         self.step = None
         self.tell(self.batcher.apply(result, self.now))
-        self.computed.update((chunk.key, chunk.start + len(chunk.tokens)) for chunk in chunks)
+        for chunk in chunks:
+            self.stories[chunk.key].computed = chunk.start + len(chunk.tokens)
 
     def work(self) -> None:
         """To the end of this step, and into the next."""
@@ -180,8 +167,8 @@ class BatchWorld:
             self.seen[type(event)] += 1
             assert story.ending is None, "an event after the last one"
             match event:
-                case Preempted(key):
-                    self.computed.pop(key, None)
+                case Preempted():
+                    story.computed = None
                 case Reserved(key, fetch):
                     assert story.request.role is Role.DECODE
                     self.check_names(story, fetch)

@@ -1,6 +1,7 @@
 """Short ways to write down batcher scenarios: blocks of four tokens, a step's budget in tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from services.core.batch_events import Event
 from services.core.batch_limits import BatchLimits
@@ -9,6 +10,8 @@ from services.core.ids import RequestId, RequestKey
 from services.core.plan import Drawn, StepPlan, StepResult
 from services.core.request import Request, Role, Sampling, Stopping
 from services.core.step_cost import StepCost
+
+E = TypeVar("E", bound=Event)
 
 LIMITS = BatchLimits(
     block_size=4,
@@ -26,8 +29,14 @@ def key(name: str) -> RequestKey:
     return RequestKey(RequestId(name))
 
 
-def request(name: str, prompt: Sequence[int], max_tokens: int = 8, role: Role = Role.WHOLE) -> Request:
-    return Request(key(name), tuple(prompt), Sampling(), Stopping(max_tokens), role=role)
+def request(
+    name: str, prompt: Sequence[int], max_tokens: int = 8, role: Role = Role.WHOLE, priority: int = 0
+) -> Request:
+    return Request(key(name), tuple(prompt), Sampling(), Stopping(max_tokens), role=role, priority=priority)
+
+
+def of_kind(events: Iterable[Event], kind: type[E]) -> list[E]:
+    return [event for event in events if isinstance(event, kind)]
 
 
 class Worker:
@@ -59,6 +68,15 @@ class Worker:
         events = admitted + self.apply(self.plan(), token)
         self.batcher.check_invariants()
         return events
+
+    def run(self) -> list[Event]:
+        """Steps until nothing is left; their events."""
+        events: list[Event] = []
+        for _ in range(200):
+            if not self.batcher.holdings(0.0):
+                return events
+            events += self.step()
+        raise AssertionError("a request never ends")
 
     def lengths(self) -> dict[str, int]:
         """Tokens per request in the next step, which is then taken."""

@@ -48,6 +48,14 @@ def test_the_first_token_may_come_before_the_request_has_room() -> None:
     assert worker.lengths() == {"a": 4}
 
 
+def test_a_request_that_finds_its_first_token_and_all_blocks_takes_part_in_the_next_step() -> None:
+    worker = Worker()
+    worker.add(request("a", range(3), role=Role.DECODE))
+    worker.batcher.first_token(key("a"), 5)
+    assert reserved(worker) == ()
+    assert [len(chunk.tokens) for chunk in worker.plan().chunks] == [4]
+
+
 def test_blocks_may_land_in_any_order() -> None:
     worker = Worker()
     worker.add(request("a", range(13), role=Role.DECODE))
