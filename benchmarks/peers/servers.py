@@ -7,19 +7,18 @@ import asyncio
 import os
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
 from peers.child import ContenderFailed
 from peers.field import PEERS_PYTHON
 from services.cli.cluster import LocalCluster
-from services.cli.layout import LOOPBACK, ClusterLayout
+from services.cli.layout import LOOPBACK, ClusterLayout, cores_of, processors_of
 
 LLAMA_SERVER = PEERS_PYTHON.with_name("llama-server")
 READY_SECONDS = 120.0
@@ -29,6 +28,7 @@ TAIL_CHARACTERS = 2000
 SLOTS = 16
 CONTEXT = 2048
 """Tokens a request may have on any of the servers; the longest here has 1 502."""
+SPLIT_CORES = (0, 1)
 BATCH = {"max_running": str(SLOTS)}
 """All of a workload in one batch. The default is for workers that share a machine with more than the benchmark."""
 
@@ -43,17 +43,29 @@ class Server:
     settings: Mapping[str, Any]
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields of a request that only this server knows."""
+    client_processors: tuple[int, ...] = ()
+    """Those that its client keeps to; none leaves it all."""
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """In which this server is the one that is asked."""
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, self.client_processors or allowed)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, allowed)
 
 
 @asynccontextmanager
 async def split(model: Path, logs: Path) -> AsyncIterator[Server]:
-    """One prefill and one decode worker, a thread and a core each."""
-    layout = ClusterLayout(model=model, threads=1, fields={"prefill": BATCH, "decode": BATCH})
-    cores = {"prefill-0": 0, "decode-0": 1}
+    """One prefill and one decode worker, a thread and a core each; all else, the client too, runs beside prefill."""
+    layout = ClusterLayout(model=model, threads=1, processors=SPLIT_CORES, fields={"prefill": BATCH, "decode": BATCH})
     async with _cluster(layout, logs / "split") as cluster:
-        for name, core in cores.items():
-            _pin(cluster.processes[name].pid, core)
-        yield Server("split", cluster.gateway.http_address, {"threads": 1, "cores": cores, **BATCH})
+        cores = {name: cores_of(layout, name, 0) for name in ("decode", "prefill")}
+        settings = {"threads": 1, "cores": cores, **BATCH}
+        beside = processors_of(layout, "gateway", 0)
+        yield Server("split", cluster.gateway.http_address, settings, client_processors=beside)
 
 
 @asynccontextmanager
@@ -102,12 +114,6 @@ async def _cluster(layout: ClusterLayout, logs: Path) -> AsyncIterator[LocalClus
     _make(logs)
     async with LocalCluster(layout, logs, os.environ) as cluster:
         yield cluster
-
-
-def _pin(pid: int, core: int) -> None:
-    """Every thread of a process to one core; threads that they start inherit it."""
-    for thread in psutil.Process(pid).threads():
-        os.sched_setaffinity(thread.id, {core})
 
 
 def _started(command: list[str], log: Path) -> subprocess.Popen[bytes]:

@@ -52,6 +52,7 @@ class ServingContest:
         self._plan = plan
         self._tokenizer = model.prepared.tokenizer()
         self._clients: dict[str, OpenAIClient] = {}
+        self._servers: dict[str, Server] = {}
         self._settings: dict[str, Any] = {}
 
     async def served(self, engine: ContenderSpec) -> Served:
@@ -67,9 +68,10 @@ class ServingContest:
             for repetition in range(self._plan.repetitions):
                 for name, client in self._clients.items():
                     self._plan.say(f"{name}: a long prompt arrives, {repetition + 1}")
-                    calm[name] += await undisturbed(client, self._prompts(f"calm {repetition}"))
                     (long,) = text_prompts(self._tokenizer, 1, LONG_PROMPT, Random(f"long {name} {repetition}"))
-                    gaps, waited = await disturbed(client, self._prompts(f"busy {repetition}"), long)
+                    with self._servers[name].turn():
+                        calm[name] += await undisturbed(client, self._prompts(f"calm {repetition}"))
+                        gaps, waited = await disturbed(client, self._prompts(f"busy {repetition}"), long)
                     busy[name] += gaps
                     ttft[name].append(waited)
         return Served(runs, calm, busy, ttft, {**self._settings, "run": self._about()})
@@ -84,7 +86,7 @@ class ServingContest:
             plan.say(f"{server.name}: ready")
             self._settings[server.name] = dict(server.settings)
             client = await stack.enter_async_context(OpenAIClient(server.address, server.extra))
-            self._clients[server.name] = client
+            self._clients[server.name], self._servers[server.name] = client, server
             # The first requests of a server may find things that are made on demand.
             await client.all_at_once(self._prompts("warm-up"), 4)
 
@@ -98,7 +100,8 @@ class ServingContest:
                 trace = await asyncio.to_thread(engine.run, Job(workload, prompts), RUN_SECONDS)
                 found = measures(workload.name, trace)
             else:
-                streams = await self._clients[turn.contender].all_at_once(prompts, workload.answer_tokens)
+                with self._servers[turn.contender].turn():
+                    streams = await self._clients[turn.contender].all_at_once(prompts, workload.answer_tokens)
                 found = served_measures(workload.name, streams)
             rate = found["tokens_per_second"]
             self._plan.say(f"{workload.name} {turn.repetition + 1}, {turn.contender}: {rate:.1f} tokens/s")

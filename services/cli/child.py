@@ -29,6 +29,8 @@ class ChildSpec:
     command: Sequence[str]
     environment: Mapping[str, str]
     log: Path
+    processors: tuple[int, ...] = ()
+    """Those it may run on; none leaves it all."""
 
 
 class Child:
@@ -55,6 +57,10 @@ class Child:
             )
         finally:
             os.close(log)
+        if spec.processors:
+            # Before it has had time to start a thread; those inherit it. It may have ended already.
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(process.pid, spec.processors)
         return cls(spec, process, ended)
 
     @property

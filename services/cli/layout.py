@@ -74,6 +74,8 @@ class Member:
     name: str
     environment: Mapping[str, str]
     """Its settings, on top of the environment it inherits."""
+    processors: tuple[int, ...] = ()
+    """Those it may run on; none leaves it all."""
 
 
 def threads_of(layout: ClusterLayout) -> int:
@@ -88,6 +90,16 @@ def cores_of(layout: ClusterLayout, service: str, number: int) -> tuple[int, ...
         return ()
     first = (number if service == "decode" else layout.decode + number) * threads
     return layout.processors[first : first + threads]
+
+
+def processors_of(layout: ClusterLayout, service: str, number: int) -> tuple[int, ...]:
+    """Those a process may run on: a decode worker has its own, and nobody else runs there, so that an answer's next
+    token never waits for a prompt; none where that would leave nothing to the others."""
+    decoding = {core for each in range(layout.decode) for core in cores_of(layout, "decode", each)}
+    rest = tuple(core for core in layout.processors if core not in decoding)
+    if not decoding or not rest:
+        return ()
+    return cores_of(layout, service, number) if service == "decode" else rest
 
 
 def members(layout: ClusterLayout, wiring: Wiring) -> list[Member]:
@@ -124,4 +136,5 @@ def _member(layout: ClusterLayout, wiring: Wiring, service: str, number: int) ->
         fields.update(layout.engine)
     fields.update(layout.fields.get(service, {}))
     prefix = f"DIPTYCH_{service.upper()}__"
-    return Member(service, name, {prefix + field.upper(): value for field, value in fields.items()})
+    environment = {prefix + field.upper(): value for field, value in fields.items()}
+    return Member(service, name, environment, processors_of(layout, service, number))

@@ -9,7 +9,7 @@ from services.core.model_config import KVFormat, ModelConfig
 from services.engine.compiled.kernels.attention import attend_unit
 from services.engine.compiled.kernels.attention_tiles import PAGE
 from services.engine.compiled.kernels.forms import GROUP, PANEL
-from services.engine.compiled.kernels.step import Model
+from services.engine.compiled.kernels.step_data import Model
 from services.engine.compiled.kv_memory import KVMemory
 from services.engine.compiled.runner import CompiledRunner
 from services.engine.compiled.threads import Threads

@@ -19,14 +19,8 @@ from services.engine.compiled.kernels.fixed_point import fixed_bytes
 from services.engine.compiled.kernels.forms import PANEL
 from services.engine.compiled.kernels.linear import scratch_bytes as panel_scratch_bytes
 from services.engine.compiled.kernels.linear_kernels import FEW
-from services.engine.compiled.kernels.step import (
-    COUNTERS_AROUND,
-    COUNTERS_PER_LAYER,
-    Model,
-    Space,
-    Work,
-    step,
-)
+from services.engine.compiled.kernels.step import COUNTERS_AROUND, COUNTERS_PER_LAYER, step
+from services.engine.compiled.kernels.step_data import Model, Space, Work
 from services.engine.compiled.kernels.team import COUNTER
 from services.engine.compiled.kernels.turns import PHASES, Team
 from services.engine.compiled.kv_memory import KVMemory

@@ -15,7 +15,7 @@ from services.core.model_config import ModelConfig
 from services.engine.compiled.kernels.forms import PANEL, WHOLE
 from services.engine.compiled.kernels.linear import MATRIX
 from services.engine.compiled.kernels.linear_kernels import decode_panels, few_rows, fixed_rows, many_rows
-from services.engine.compiled.kernels.step import LAYER
+from services.engine.compiled.kernels.step_data import LAYER
 from services.engine.compiled.packed_file import VERSION, Bytes, PackedMatrix, packed_matrices
 from services.engine.compiled.packing import NATIVE, packed
 from services.modelfiles.prepared import PreparedModel

@@ -6,7 +6,7 @@ import numpy as np
 
 from services.core.plan import Chunk
 from services.engine.compiled.kernels.attention import TOKENS
-from services.engine.compiled.kernels.step import Work
+from services.engine.compiled.kernels.step_data import Work
 
 
 def work_of(chunks: Sequence[Chunk], block_size: int) -> Work:

@@ -12,7 +12,7 @@ import numpy as np
 from services.engine.compiled.kernels.forms import PANEL
 from services.engine.compiled.kernels.linear import MATRIX
 from services.engine.compiled.kernels.linear_kernels import decode_panels
-from services.engine.compiled.kernels.step import Model
+from services.engine.compiled.kernels.step_data import Model
 from services.engine.compiled.packed_file import PackedMatrix
 from services.engine.compiled.packing import packed
 from services.engine.compiled.runner import CompiledRunner

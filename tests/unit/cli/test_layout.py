@@ -63,6 +63,18 @@ def test_processors_are_shared_out_among_the_workers() -> None:
     assert by_name(layout)["decode-0"].environment["DIPTYCH_DECODE__THREADS"] == "2"
 
 
+def test_nobody_else_runs_where_decode_workers_do() -> None:
+    layout = ClusterLayout(decode=2, processors=(0, 1, 2, 3))
+    allowed = {member.name: member.processors for member in members(layout, WIRING)}
+    assert allowed["decode-0"] == (0,) and allowed["decode-1"] == (1,)
+    assert {allowed[name] for name in allowed if not name.startswith("decode")} == {(2, 3)}
+
+
+@pytest.mark.parametrize("layout", [ClusterLayout(), ClusterLayout(prefill=0, kvstore=0, processors=(0, 1))])
+def test_where_nothing_is_left_beside_decode_everybody_runs_everywhere(layout: ClusterLayout) -> None:
+    assert {member.processors for member in members(layout, WIRING)} == {()}
+
+
 def test_workers_that_have_not_enough_processors_keep_to_none() -> None:
     layout = ClusterLayout(prefill=2, decode=2, processors=(0, 1))
     assert set(cores(layout).values()) == {"[]"}
