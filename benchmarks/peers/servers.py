@@ -71,9 +71,12 @@ async def split(model: Path, logs: Path) -> AsyncIterator[Server]:
 @asynccontextmanager
 async def unsplit(model: Path, logs: Path, threads: int) -> AsyncIterator[Server]:
     """One worker with all cores."""
-    layout = ClusterLayout(model=model, prefill=0, kvstore=0, threads=threads, fields={"decode": BATCH})
+    cores = tuple(range(threads))
+    layout = ClusterLayout(
+        model=model, prefill=0, kvstore=0, threads=threads, processors=cores, fields={"decode": BATCH}
+    )
     async with _cluster(layout, logs / "unsplit") as cluster:
-        yield Server("unsplit", cluster.gateway.http_address, {"threads": threads, **BATCH})
+        yield Server("unsplit", cluster.gateway.http_address, {"threads": threads, "cores": cores, **BATCH})
 
 
 @asynccontextmanager
