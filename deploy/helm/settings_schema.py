@@ -17,6 +17,7 @@ SERVICES = ("gateway", "scheduler", "prefill", "decode", "kvstore")
 
 CHART_SETS = frozenset(
     {"listen", "advertise", "http_listen", "metrics_port", "name", "nats_url", "token", "model", "otlp_endpoint"}
+    | {"arena_directory"}
 )
 """Fields that templates/_pod.tpl fills in; a second value for one would contradict the first."""
 NOT_FOR_CLUSTERS = frozenset({"collector", "exit_with_parent", "profile", "faults"})

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from services.cli import audit as audits
 from services.cli import chat as chatting
 from services.cli import demo as demonstration
 from services.cli import memory as memories
@@ -145,6 +146,32 @@ def status(
             typer.echo(json.dumps(rows, indent=1))
         else:
             Console().print(memories.memory_table(found) if memory else statuses.table(found))
+
+
+@app.command()
+def audit(
+    watch: Annotated[bool, typer.Option("--watch", help="Go on looking, until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Find what is held in the running cluster and should not be; exits 1 if there is anything."""
+
+    def tell(finding: audits.Finding) -> None:
+        if as_json:
+            typer.echo(json.dumps(audits.as_json(finding), indent=None if watch else 1))
+        else:
+            audits.show(finding, Console())
+
+    async def go_on() -> None:
+        async for finding in audits.watched(load(_state())):
+            tell(finding)
+
+    with _plainly():
+        if watch:
+            return running.run(go_on())
+        finding = running.run(audits.audited(load(_state())))
+        tell(finding)
+        if finding.stranded:
+            raise typer.Exit(1)
 
 
 @app.command()

@@ -16,18 +16,22 @@ from typing import Self
 
 from services.cli.bell import Bell
 from services.cli.child import Child, ChildSpec, lifeline_pipe
+from services.cli.cluster_audit import ClusterAudit
 from services.cli.collector import Collector, collecting
 from services.cli.errors import CommandError
 from services.cli.layout import DRAIN_ORDER, LOOPBACK, WORKS_WITH, ClusterLayout, Member, Wiring, members
 from services.cli.nats_server import NatsServer
 from services.cli.record import ClusterRecord, ServiceRecord
 from services.pb import operations_pb2
+from services.runtime.arena_file import DIRECTORY, sweep
 from services.runtime.bus import Bus
 from services.runtime.directory import Directory
 
 READY_SECONDS = 180.0
 DRAIN_MARGIN_SECONDS = 5.0
 """On top of the services' own drain time, for closing what is left."""
+
+_ARENA_DIRECTORY = "DIPTYCH_KVSTORE__ARENA_DIRECTORY"
 
 Report = Callable[[str, str], None]
 """Called with the name of a process and what has become of it."""
@@ -53,18 +57,22 @@ class LocalCluster:
         self.nats = NatsServer(directory, layout.nats_port, self.token)
         self.processes: dict[str, Child] = {}
         """The service processes by name, such as `decode-0`."""
+        self.audit = ClusterAudit(self.token, self.living)
+        """What is stranded, looked at every few seconds."""
         self.collector: Collector
 
     async def __aenter__(self) -> Self:
         _require_free_ports(self._layout)
         async with AsyncExitStack() as stack:
             self._lifeline = stack.enter_context(lifeline_pipe())
+            stack.callback(sweep, Path(self._environment.get(_ARENA_DIRECTORY, DIRECTORY)))
             self.collector = await stack.enter_async_context(collecting(self.token))
             stack.push_async_callback(self.nats.stop)
             await self.start_nats()
             await stack.enter_async_context(self._hearing())
             stack.push_async_callback(self._drain)
             await self._start_members()
+            await stack.enter_async_context(self.audit.standing())
             self._stack = stack.pop_all()
         return self
 
@@ -102,12 +110,12 @@ class LocalCluster:
         await self._bell.until(lambda: bool(fresh()), None)
         return fresh()[0]
 
+    def living(self) -> list[ServiceRecord]:
+        """Processes that have not ended; one that has not said where it is has no address."""
+        return [self._recorded(child) for child in self.processes.values() if child.is_alive]
+
     def record(self) -> ClusterRecord:
         """Where everything is, for other commands."""
-        services = tuple(
-            ServiceRecord(child.spec.service, name, self._announced[name].address, child.pid)
-            for name, child in self.processes.items()
-        )
         return ClusterRecord(
             pid=os.getpid(),
             gateway_grpc=self.gateway.address,
@@ -115,8 +123,12 @@ class LocalCluster:
             nats_url=self.nats.url,
             collector=self.collector.address,
             token=self.token,
-            services=services,
+            services=tuple(map(self._recorded, self.processes.values())),
         )
+
+    def _recorded(self, child: Child) -> ServiceRecord:
+        announced = self._announced.get(child.spec.name)
+        return ServiceRecord(child.spec.service, child.spec.name, announced.address if announced else "", child.pid)
 
     @asynccontextmanager
     async def _hearing(self) -> AsyncIterator[None]:
@@ -145,6 +157,7 @@ class LocalCluster:
             command=[str(self._layout.pythons.get(member.service, sys.executable)), "-m", f"services.{member.service}"],
             environment={**self._environment, **member.environment},
             log=self._directory / f"{member.name}.log",
+            processors=member.processors,
         )
         self._announced.pop(member.name, None)
         self._report(member.name, "starting")

@@ -16,6 +16,7 @@ COLUMNS = (
     "KV free",
     "KV resident",
     "step",
+    "arena",
     "code",
     "heap",
 )
@@ -44,6 +45,7 @@ def memory_json(report: Report) -> dict[str, int] | None:
         "weights_private": memory.weights_private,
         "kv_resident": memory.kv,
         "step": memory.step,
+        "arena": memory.arena,
         "code": memory.code,
         "heap": memory.heap,
         "kv_used": used,
@@ -54,8 +56,8 @@ def memory_json(report: Report) -> dict[str, int] | None:
 
 
 _CAPTION = (
-    "MB. resident = weights + KV resident + step + code + heap, about. Mapped weights are shared by the processes of "
-    "this machine; free KV blocks take memory once they are written."
+    "MB. resident = weights + KV resident + step + arena + code + heap, about. Mapped weights and the arena of a "
+    "kvstore are shared by the processes of this machine; a worker's KV blocks take memory once they are written."
 )
 
 
@@ -66,7 +68,8 @@ def _cells(report: Report) -> list[str]:
     has_engine = bool(bytes_of["kv_used"] + bytes_of["kv_cached"] + bytes_of["kv_free"])
     of_engine = ("weights_mapped", "weights_private", "kv_used", "kv_cached", "kv_free", "kv_resident", "step")
     cells = [_megabytes(bytes_of[name]) if has_engine else "-" for name in of_engine]
-    return [_megabytes(bytes_of["resident"]), *cells, _megabytes(bytes_of["code"]), _megabytes(bytes_of["heap"])]
+    of_all = [_megabytes(bytes_of[name]) for name in ("arena", "code", "heap")]
+    return [_megabytes(bytes_of["resident"]), *cells, *of_all]
 
 
 def _blocks(said: operations_pb2.Announcement) -> tuple[int, int, int]:

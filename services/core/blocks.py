@@ -49,6 +49,23 @@ def hashes(start: BlockHash, tokens: Sequence[int], block_size: int) -> tuple[Bl
     return tuple(block.hash for block in Chain(start, block_size, tokens).full)
 
 
+class BlockNames:
+    """Names of the full blocks of one request's tokens, which only grow: each is computed once, when asked for."""
+
+    def __init__(self, salt: bytes) -> None:
+        self._salt = salt
+        self._known: dict[tuple[bytes, int], list[BlockHash]] = {}
+
+    def of(self, tokens: Sequence[int], fingerprint: bytes, block_size: int) -> Sequence[BlockHash]:
+        """As workers of this model and block size name them."""
+        names = self._known.setdefault((fingerprint, block_size), [])
+        last = names[-1] if names else root(fingerprint, self._salt)
+        for end in range((len(names) + 1) * block_size, len(tokens) + 1, block_size):
+            last = chain(last, tokens[end - block_size : end])
+            names.append(last)
+        return names
+
+
 class Chain:
     """Tokens that only grow, and the full blocks they make."""
 

@@ -1,20 +1,22 @@
 """The life of a hand-over, as a table in which every pair of state and fact is decided.
 
-A hand-over is one attempt at one request: a writer offers and puts blocks, a reader claims and gets them. Either may
-speak first, either may leave or be lost at any moment; for the other side a loss and a release are the same.
+A hand-over is one attempt at one request: a writer offers and puts blocks, a reader claims them, wants some and gets
+those. Either may speak first, either may leave or be lost at any moment. For the other side a loss and a release are
+the same; for the pages they are not: after a release no copy runs, after a loss one may.
 
-                 CLAIM                 COMPLETE, WRITER_GONE            READER_GONE
+                 CLAIM               COMPLETE, WRITER_GONE, _LOST       READER_GONE
     OFFERED ──────────────▶ JOINED ──────────────────────▶ READING ──────────────▶ CLOSED
        │ COMPLETE             ▲ OFFER                       ▲  ▲                     ▲
        ▼                   CLAIMED ─────────────────────────┼──┼─────────────────────┘
     WAITING ──── CLAIM ─────────────────────────────────────┘  │ CLAIM
-       └───────── WRITER_GONE (also from OFFERED) ──▶ LEFT ────┘
+       └── WRITER_GONE, _LOST (also from OFFERED) ──▶ LEFT ────┘
 
 Owns who may act and what follows; must not know blocks, messages, sessions or clocks.
 """
 
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from services.core.ids import RequestKey
 
@@ -43,10 +45,16 @@ class Fact(Enum):
     OFFER = "offer"
     SEALED = "sealed"
     """A block of the hand-over became readable."""
+    FAILED = "failed"
+    """A block of the hand-over will not come after all, or was found to be bad."""
     COMPLETE = "complete"
     """The writer will offer no more, and nothing it offered is still to come."""
+    WANT = "want"
+    """The reader has said which blocks it lacks."""
     WRITER_GONE = "writer gone"
-    """Released, or its session is lost."""
+    """Released: none of its copies runs."""
+    WRITER_LOST = "writer lost"
+    """Its session ended: its copies may still run."""
     READER_GONE = "reader gone"
     """Released, or its session is lost."""
 
@@ -57,11 +65,16 @@ class Effect(Enum):
     REFUSE = "refuse"
     """Whoever caused the fact gets StaleHandoff; nothing else changes."""
     TELL_READER = "tell reader"
-    """That there is a writer, which blocks are sealed that it has not heard of, and whether more will come."""
+    """That there is a writer; which blocks are sealed, and which will not come, that it has not heard of; whether more
+    will come."""
     TELL_WRITER = "tell writer"
     """That the hand-over is closed."""
     WITHDRAW = "withdraw"
-    """Give up the blocks that are not sealed."""
+    """Give up the blocks that are not sealed; the writer copies none of them."""
+    RECALL = "recall"
+    """Wait no more for the blocks that are not sealed; the writer may be copying."""
+    SKIP = "skip"
+    """Let go of the blocks that the reader does not want."""
     UNPIN = "unpin"
     """Let go of the sealed blocks; they stay cached."""
     PIN_AGAIN = "pin again"
@@ -84,40 +97,48 @@ def _refused(state: State, *facts: Fact) -> dict[tuple[State, Fact], Outcome]:
 TABLE: dict[tuple[State, Fact], Outcome] = {
     (State.NEW, Fact.CLAIM): Outcome(State.CLAIMED),
     (State.NEW, Fact.OFFER): Outcome(State.OFFERED),
-    **_refused(State.NEW, Fact.SEALED, Fact.COMPLETE),
-    **_same(State.NEW, Fact.WRITER_GONE, Fact.READER_GONE),
+    **_refused(State.NEW, Fact.SEALED, Fact.FAILED, Fact.COMPLETE, Fact.WANT),
+    **_same(State.NEW, Fact.WRITER_GONE, Fact.WRITER_LOST, Fact.READER_GONE),
     #
     (State.OFFERED, Fact.CLAIM): Outcome(State.JOINED, (Effect.TELL_READER,)),
     (State.OFFERED, Fact.COMPLETE): Outcome(State.WAITING),
     (State.OFFERED, Fact.WRITER_GONE): Outcome(State.LEFT, (Effect.WITHDRAW, Effect.UNPIN)),
-    **_same(State.OFFERED, Fact.OFFER, Fact.SEALED, Fact.READER_GONE),
+    (State.OFFERED, Fact.WRITER_LOST): Outcome(State.LEFT, (Effect.RECALL, Effect.UNPIN)),
+    **_refused(State.OFFERED, Fact.WANT),
+    **_same(State.OFFERED, Fact.OFFER, Fact.SEALED, Fact.FAILED, Fact.READER_GONE),
     #
     (State.WAITING, Fact.CLAIM): Outcome(State.READING, (Effect.TELL_READER,)),
     (State.WAITING, Fact.WRITER_GONE): Outcome(State.LEFT, (Effect.UNPIN,)),
-    **_refused(State.WAITING, Fact.OFFER, Fact.SEALED),
-    **_same(State.WAITING, Fact.COMPLETE, Fact.READER_GONE),
+    (State.WAITING, Fact.WRITER_LOST): Outcome(State.LEFT, (Effect.UNPIN,)),
+    **_refused(State.WAITING, Fact.OFFER, Fact.SEALED, Fact.WANT),
+    **_same(State.WAITING, Fact.FAILED, Fact.COMPLETE, Fact.READER_GONE),
     #
     (State.CLAIMED, Fact.OFFER): Outcome(State.JOINED, (Effect.TELL_READER,)),
     (State.CLAIMED, Fact.READER_GONE): Outcome(State.CLOSED),
-    **_refused(State.CLAIMED, Fact.SEALED, Fact.COMPLETE),
-    **_same(State.CLAIMED, Fact.CLAIM, Fact.WRITER_GONE),
+    **_refused(State.CLAIMED, Fact.SEALED, Fact.FAILED, Fact.COMPLETE),
+    **_same(State.CLAIMED, Fact.CLAIM, Fact.WANT, Fact.WRITER_GONE, Fact.WRITER_LOST),
     #
     (State.JOINED, Fact.SEALED): Outcome(State.JOINED, (Effect.TELL_READER,)),
+    (State.JOINED, Fact.FAILED): Outcome(State.JOINED, (Effect.TELL_READER,)),
     (State.JOINED, Fact.COMPLETE): Outcome(State.READING, (Effect.TELL_READER,)),
+    (State.JOINED, Fact.WANT): Outcome(State.JOINED, (Effect.SKIP,)),
     (State.JOINED, Fact.WRITER_GONE): Outcome(State.READING, (Effect.WITHDRAW, Effect.TELL_READER)),
-    (State.JOINED, Fact.READER_GONE): Outcome(State.CLOSED, (Effect.TELL_WRITER, Effect.WITHDRAW, Effect.UNPIN)),
+    (State.JOINED, Fact.WRITER_LOST): Outcome(State.READING, (Effect.RECALL, Effect.TELL_READER)),
+    (State.JOINED, Fact.READER_GONE): Outcome(State.CLOSED, (Effect.TELL_WRITER, Effect.RECALL, Effect.UNPIN)),
     **_same(State.JOINED, Fact.CLAIM, Fact.OFFER),
     #
+    (State.READING, Fact.FAILED): Outcome(State.READING, (Effect.TELL_READER,)),
+    (State.READING, Fact.WANT): Outcome(State.READING, (Effect.SKIP,)),
     (State.READING, Fact.READER_GONE): Outcome(State.CLOSED, (Effect.UNPIN,)),
     **_refused(State.READING, Fact.OFFER, Fact.SEALED),
-    **_same(State.READING, Fact.CLAIM, Fact.COMPLETE, Fact.WRITER_GONE),
+    **_same(State.READING, Fact.CLAIM, Fact.COMPLETE, Fact.WRITER_GONE, Fact.WRITER_LOST),
     #
     (State.LEFT, Fact.CLAIM): Outcome(State.READING, (Effect.PIN_AGAIN, Effect.TELL_READER)),
-    **_refused(State.LEFT, Fact.OFFER, Fact.SEALED),
-    **_same(State.LEFT, Fact.COMPLETE, Fact.WRITER_GONE, Fact.READER_GONE),
+    **_refused(State.LEFT, Fact.OFFER, Fact.SEALED, Fact.WANT),
+    **_same(State.LEFT, Fact.FAILED, Fact.COMPLETE, Fact.WRITER_GONE, Fact.WRITER_LOST, Fact.READER_GONE),
     #
-    **_refused(State.CLOSED, Fact.CLAIM, Fact.OFFER, Fact.SEALED),
-    **_same(State.CLOSED, Fact.COMPLETE, Fact.WRITER_GONE, Fact.READER_GONE),
+    **_refused(State.CLOSED, Fact.CLAIM, Fact.OFFER, Fact.SEALED, Fact.WANT),
+    **_same(State.CLOSED, Fact.FAILED, Fact.COMPLETE, Fact.WRITER_GONE, Fact.WRITER_LOST, Fact.READER_GONE),
 }
 
 LIVE = frozenset({State.OFFERED, State.WAITING, State.CLAIMED, State.JOINED, State.READING})
@@ -127,13 +148,25 @@ WRITABLE = frozenset({State.OFFERED, State.JOINED})
 """Blocks may still be put."""
 
 
-class Party(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Party:
     """One session with a worker."""
 
     number: int
-    """Never used again by the store that gave it."""
+    """Never used again by the store that gave it; a later session has a higher one."""
     incarnation: str
     """Of the process at the other end; its bulk calls name it."""
+    is_near: bool = field(default=False, compare=False)
+    """It copies into the store's pages itself. Otherwise the store copies what it sends, and knows when a copy runs."""
+
+
+class Holder(NamedTuple):
+    """Who waits for a block, writes it or keeps it."""
+
+    kind: Literal["handoff", "loan", "cache"]
+    key: RequestKey
+    party: int = 0
+    """Number of the session; 0 for a hand-over, which is held by two."""
 
 
 class Handoff:
@@ -164,9 +197,15 @@ class Handoff:
             self.writer = party
         return effects
 
-    def facts_of_leaving(self, party: Party) -> tuple[Fact, ...]:
+    def want(self, party: Party) -> tuple[Effect, ...]:
+        """`party` has said which blocks it lacks."""
+        if self.reader != party:
+            return (Effect.REFUSE,)
+        return self.hear(Fact.WANT)
+
+    def facts_of_leaving(self, party: Party, *, is_lost: bool) -> tuple[Fact, ...]:
         """What it means here that `party` released or was lost; nothing for a stranger."""
-        ends = ((self.writer, Fact.WRITER_GONE), (self.reader, Fact.READER_GONE))
+        ends = ((self.writer, Fact.WRITER_LOST if is_lost else Fact.WRITER_GONE), (self.reader, Fact.READER_GONE))
         return tuple(fact for held_by, fact in ends if held_by == party)
 
     def hear(self, fact: Fact) -> tuple[Effect, ...]:

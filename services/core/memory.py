@@ -14,7 +14,7 @@ class EngineMemory:
     kv: int = 0
     """Of the KV cache: the system gives a block memory when it is first written."""
     kv_reserved: int = 0
-    """The whole KV cache, resident or not; no part of the sum."""
+    """The whole KV cache, or the whole arena, resident or not; no part of the sum."""
     step: int = 0
     """Buffers that are kept from step to step: rows, logits, scratch, tables of rotations."""
     device: int = 0
@@ -37,6 +37,8 @@ class Resident:
     """Counted for the process as a whole, apart from the two others."""
     files: int
     """Pages of mapped files."""
+    shared: int
+    """Pages of memory that other processes may have mapped too."""
     anonymous: int
     """All other pages."""
 
@@ -47,6 +49,8 @@ class ProcessMemory:
 
     resident: int
     engine: EngineMemory
+    arena: int
+    """Of a kvstore's arena, what this process has touched; the pages are the same in all processes of the machine."""
     code: int
     """Mapped files that are no weights: programs and libraries."""
     heap: int
@@ -58,6 +62,7 @@ class ProcessMemory:
         return cls(
             resident.total,
             engine,
+            arena=resident.shared,
             code=max(0, resident.files - engine.mapped),
             heap=max(0, resident.anonymous - engine.private),
         )
@@ -65,4 +70,4 @@ class ProcessMemory:
     @property
     def parts(self) -> int:
         """The sum of all kinds, to be compared with `resident`."""
-        return self.engine.mapped + self.engine.private + self.code + self.heap
+        return self.engine.mapped + self.engine.private + self.arena + self.code + self.heap

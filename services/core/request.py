@@ -87,7 +87,7 @@ class Request:
     salt: bytes = b""
     """Keeps one tenant's cached blocks apart from another's."""
     priority: int = 0
-    """Higher goes first."""
+    """Higher goes first, in a worker with a head start of so many levels (`BatchLimits.head_start`)."""
     deadline: float | None = field(default=None, compare=False)
     """On the clock of the process that holds this object; None if there is none."""
 

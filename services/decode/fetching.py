@@ -18,9 +18,9 @@ from services.core.ids import RequestKey
 from services.core.ledger import Segment
 from services.core.request import FinishReason, Role
 from services.runtime.duty import Work
-from services.runtime.kv_carrier import Lane
 from services.runtime.kv_client import KVClient
 from services.runtime.kv_fetch import Fetch, Fetched, ReaderCalls
+from services.runtime.kv_way import Lane
 from services.runtime.step_loop import StepLoop
 from services.runtime.telemetry import Telemetry
 from services.runtime.timeline import Timeline

@@ -17,7 +17,7 @@ from services.runtime.server import Parts, serving
 from services.runtime.session import PROTOCOL, Terms
 
 SEAMS = {"start": "gateway.start"}
-"""Where a delay can be planted on the way to a scheduler."""
+"""Fault seams on the way to a scheduler."""
 
 
 async def main(process: Process[Settings]) -> None:

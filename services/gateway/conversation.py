@@ -66,7 +66,7 @@ class Conversation:
     async def _prepare(self, live: LiveRequest, caller: Caller) -> list[Request]:
         """One request for each answer; the answers are then on `live`."""
         with self._process.telemetry.phase("gateway.tokenize", traceparent(live.span)) as span:
-            await self._process.faults.pause("gateway.tokenize")
+            await self._process.faults.wait("gateway.tokenize")
             ask = caller.ask()
             validation.check(ask, self._model, self._limits)
             prompt = await self._tokenize(ask)

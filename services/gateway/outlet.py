@@ -47,7 +47,7 @@ class Outlet:
 
     async def _finish(self, answer: Answer) -> None:
         live = self._live
-        await self._process.faults.pause("gateway.stream")
+        await self._process.faults.wait("gateway.stream")
         delta = answer.take_delta()
         live.account = answer
         closing = live.close(time.monotonic())

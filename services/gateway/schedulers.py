@@ -70,7 +70,14 @@ class Schedulers:
         """The sessions, for Audit."""
         now = time.monotonic()
         return [
-            operations_pb2.Holding(kind="session", state=s.peer.name, count=1, age_seconds=now - s.opened_at)
+            operations_pb2.Holding(
+                kind="session",
+                state=s.peer.name,
+                count=1,
+                age_seconds=now - s.opened_at,
+                owner=s.owner,
+                last_heard_seconds=now - s.heard_at,
+            )
             for s in self._pool.sessions()
         ]
 

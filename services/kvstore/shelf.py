@@ -1,73 +1,88 @@
-"""All blocks of one model and one KV format: hand-overs, index and bytes, and the two ways bytes move.
+"""All blocks of one model and one KV format: hand-overs, index and pages, and how the bytes of far writers come in.
 
 One store has one shelf at a time: what the first session says is what all others must say, until no session is left;
 then the next may bring another model or format, and what was cached under the old one is dropped.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from services.core.errors import InvalidRequest, KVCorrupt, KVIncompatible, Overloaded, StaleHandoff
-from services.core.ids import BlockHash, RequestKey
+from services.core.errors import (
+    DiptychError,
+    InvalidRequest,
+    KVCorrupt,
+    KVIncompatible,
+    Overloaded,
+    StaleHandoff,
+)
+from services.core.ids import BlockHash
 from services.core.model_config import KVFormat
-from services.kvstore.block_index import Block, BlockIndex, BlockState
+from services.kvstore.arena import ALIGNMENT, Arena
+from services.kvstore.block import Block
+from services.kvstore.block_index import BlockIndex
 from services.kvstore.exchange import Exchange
 from services.kvstore.notices import Notice
-from services.kvstore.storage import Storage
 from services.pb import kvstore_pb2
-from services.runtime.codec import handoff_to_pb, key_from_pb
-from services.runtime.dial import PART_BYTES
+from services.runtime.codec import key_from_pb
 
 Post = Callable[[list[Notice]], None]
 
 
 class Shelf:
-    """Room for `capacity` blocks of one fingerprint and format."""
+    """An arena cut into pages for blocks of one fingerprint and format."""
 
-    def __init__(self, fingerprint: str, kv_format: str, capacity: int) -> None:
-        """Raises KVIncompatible for a format that is not known."""
+    def __init__(self, fingerprint: str, kv_format: str, arena: Arena) -> None:
+        """Raises KVIncompatible for a format that is not known, or whose blocks are larger than the arena."""
         self.fingerprint = fingerprint
         self.format = kv_format
-        self.exchange = Exchange(BlockIndex(capacity))
-        self.storage = Storage(KVFormat.parsed(kv_format).block_bytes, capacity)
+        self.block_bytes = KVFormat.parsed(kv_format).block_bytes
+        self.stride = -(-self.block_bytes // ALIGNMENT) * ALIGNMENT
+        """From the beginning of a page to that of the next."""
+        if self.stride > arena.size:
+            raise KVIncompatible("a block is larger than the arena of the store", field="format")
+        self.exchange = Exchange(BlockIndex(arena.size // self.stride))
+        self._arena = arena
 
-    def parts(self, request: kvstore_pb2.GetRequest) -> Iterator[kvstore_pb2.GetPart]:
-        """The blocks asked for, each a header and its bytes in parts.
+    def is_good(self, block: Block) -> bool:
+        """Whether a sealed block's page matches its checksum."""
+        return self.checksum(block) == block.checksum
 
-        The hand-over is looked at again before every part, so that a page which was let go meanwhile is never read:
-        raises StaleHandoff or KVMissing then.
-        """
-        key = key_from_pb(request.handoff)
-        for raw in request.hashes:
-            block_hash = BlockHash(raw)
-            block = self.exchange.readable(key, request.incarnation, block_hash)
-            yield kvstore_pb2.GetPart(header=self._header(key, block))
-            for offset in range(0, self.storage.page_bytes, PART_BYTES):
-                block = self.exchange.readable(key, request.incarnation, block_hash)
-                yield kvstore_pb2.GetPart(bytes=self.storage.read(block.page, offset, PART_BYTES))
+    def checksum(self, block: Block) -> int:
+        """xxh3-64 of what stands in its page."""
+        return self._arena.checksum(block.grant.page * self.stride, self.block_bytes)
 
-    def _header(self, key: RequestKey, block: Block) -> kvstore_pb2.BlockHeader:
-        return kvstore_pb2.BlockHeader(
-            handoff=handoff_to_pb(key), hash=block.hash, size=self.storage.page_bytes, checksum=block.checksum
-        )
+    def write(self, block: Block, offset: int, part: bytes) -> None:
+        """Copies `part` into the block's page."""
+        self._arena.write(block.grant.page * self.stride + offset, part)
+
+    def view(self, block: Block, offset: int, most: int) -> memoryview:
+        """The block's bytes from `offset` on, at most so many; to be copied before the next await."""
+        count = min(most, self.block_bytes - offset)
+        return self._arena.read(block.grant.page * self.stride + offset, count)
+
+    def drain_changes(self) -> tuple[list[BlockHash], list[BlockHash]]:
+        """(sealed, gone) since the last call."""
+        return self.exchange.index.drain_changes()
 
 
 class Intake:
-    """One stream of puts: blocks one after the other. Whatever ends it, a block that is not whole leaves nothing."""
+    """One stream of puts: blocks one after the other. Whatever ends it, a block that is not whole leaves nothing.
+
+    A block that is refused does not end the stream: its bytes are passed over.
+    """
 
     def __init__(self, shelf: Shelf, post: Post) -> None:
         self._shelf = shelf
         self._post = post
+        self._header: kvstore_pb2.BlockHeader | None = None
+        """Of the block whose bytes come now."""
         self._block: Block | None = None
-        self._checksum = 0
+        """Where they go; None if it was refused."""
         self._filled = 0
-        self.sealed = 0
-        """Blocks that are readable now."""
+        self.reply = kvstore_pb2.PutReply()
+        """What has become of the blocks so far."""
 
     def take(self, part: kvstore_pb2.PutPart) -> None:
-        """The next message of the stream.
-
-        Raises StaleHandoff, Overloaded, KVCorrupt, KVIncompatible or InvalidRequest; the stream is over then.
-        """
+        """The next message of the stream. Raises KVIncompatible or InvalidRequest; the stream is over then."""
         match part.WhichOneof("kind"):
             case "header":
                 self._begin(part.header)
@@ -78,46 +93,55 @@ class Intake:
 
     def finish(self) -> None:
         """The stream ended in good order. Raises InvalidRequest if that is inside a block."""
-        if self._block is not None:
+        if self._header is not None:
             raise InvalidRequest("the stream ended inside a block")
 
     def close(self) -> None:
         """To be called on every exit."""
         block, self._block = self._block, None
-        if block is not None and block.state is BlockState.WRITING:
-            self._post(self._shelf.exchange.give_up(block.writer, block.hash))
+        if block is not None:
+            self._post(self._shelf.exchange.give_up(block))
 
     def _begin(self, header: kvstore_pb2.BlockHeader) -> None:
-        if self._block is not None:
+        if self._header is not None:
             raise InvalidRequest("a block begins inside another")
-        key, block_hash = key_from_pb(header.handoff), BlockHash(header.hash)
-        exchange, storage = self._shelf.exchange, self._shelf.storage
-        try:
-            self._block = exchange.begin(key, header.incarnation, block_hash)
-        except Overloaded:
-            # The hand-over will not see this block: its reader must not wait for it.
-            self._post(exchange.give_up(key, block_hash))
-            raise
-        if header.size != storage.page_bytes:
+        if header.size != self._shelf.block_bytes:
             raise KVIncompatible("the block has another size than the format says", field="size")
-        self._checksum, self._filled = header.checksum, 0
+        self._header, self._filled = header, 0
+        try:
+            key, block_hash = key_from_pb(header.handoff), BlockHash(header.hash)
+            self._block = self._shelf.exchange.begin(key, header.incarnation, block_hash)
+        except (StaleHandoff, Overloaded) as error:
+            self._refuse(error)
 
     def _fill(self, part: bytes) -> None:
-        block, storage = self._block, self._shelf.storage
-        if block is None:
+        header, block = self._header, self._block
+        if header is None:
             raise InvalidRequest("bytes came without a header")
-        if block.state is not BlockState.WRITING:
-            raise StaleHandoff("the hand-over ended while the block was written")
-        if self._filled + len(part) > storage.page_bytes:
+        if self._filled + len(part) > header.size:
             raise InvalidRequest("a block has more bytes than its header says")
-        storage.write(block.page, self._filled, part)
+        if block is not None and not block.is_in_writing:
+            self._refuse(StaleHandoff("the hand-over ended while the block was written"))
+        elif block is not None:
+            self._shelf.write(block, self._filled, part)
         self._filled += len(part)
-        if self._filled == storage.page_bytes:
-            self._seal(block)
+        if self._filled == header.size:
+            self._end(header)
+            self._header = None
 
-    def _seal(self, block: Block) -> None:
-        if self._shelf.storage.checksum(block.page) != self._checksum:
-            raise KVCorrupt("a block does not match its checksum")
+    def _end(self, header: kvstore_pb2.BlockHeader) -> None:
+        """All bytes of a block have come."""
+        block = self._block
+        if block is None:
+            return
+        if self._shelf.checksum(block) != header.checksum:
+            self._refuse(KVCorrupt("a block does not match its checksum"))
+            return
         self._block = None
-        self.sealed += 1
-        self._post(self._shelf.exchange.seal(block, self._checksum))
+        self.reply.sealed += 1
+        self._post(self._shelf.exchange.seal(block, header.checksum))
+
+    def _refuse(self, error: DiptychError) -> None:
+        if self._header is not None:
+            self.reply.refused.add(hash=self._header.hash, reason=error.reason, message=error.message)
+        self.close()

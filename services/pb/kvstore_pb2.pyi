@@ -52,6 +52,12 @@ class StoreDown(_message.Message):
     CLAIM_FIELD_NUMBER: _builtins.int
     OFFER_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
+    ATTACHED_FIELD_NUMBER: _builtins.int
+    WRITTEN_FIELD_NUMBER: _builtins.int
+    WANT_FIELD_NUMBER: _builtins.int
+    BORROW_FIELD_NUMBER: _builtins.int
+    RETURN_LOAN_FIELD_NUMBER: _builtins.int
+    DOUBT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> _session_pb2.Hello: ...
     @_builtins.property
@@ -62,6 +68,18 @@ class StoreDown(_message.Message):
     def offer(self) -> Global___Offer: ...
     @_builtins.property
     def release(self) -> Global___Release: ...
+    @_builtins.property
+    def attached(self) -> Global___Attached: ...
+    @_builtins.property
+    def written(self) -> Global___Written: ...
+    @_builtins.property
+    def want(self) -> Global___Want: ...
+    @_builtins.property
+    def borrow(self) -> Global___Borrow: ...
+    @_builtins.property
+    def return_loan(self) -> Global___Return: ...
+    @_builtins.property
+    def doubt(self) -> Global___Doubt: ...
     def __init__(
         self,
         *,
@@ -70,12 +88,18 @@ class StoreDown(_message.Message):
         claim: Global___Claim | None = ...,
         offer: Global___Offer | None = ...,
         release: Global___Release | None = ...,
+        attached: Global___Attached | None = ...,
+        written: Global___Written | None = ...,
+        want: Global___Want | None = ...,
+        borrow: Global___Borrow | None = ...,
+        return_loan: Global___Return | None = ...,
+        doubt: Global___Doubt | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "hello", b"hello", "kind", b"kind", "offer", b"offer", "release", b"release", "tick", b"tick"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "borrow", b"borrow", "claim", b"claim", "doubt", b"doubt", "hello", b"hello", "kind", b"kind", "offer", b"offer", "release", b"release", "return_loan", b"return_loan", "tick", b"tick", "want", b"want", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "hello", b"hello", "kind", b"kind", "offer", b"offer", "release", b"release", "tick", b"tick"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "borrow", b"borrow", "claim", b"claim", "doubt", b"doubt", "hello", b"hello", "kind", b"kind", "offer", b"offer", "release", b"release", "return_loan", b"return_loan", "tick", b"tick", "want", b"want", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "tick", "claim", "offer", "release"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "tick", "claim", "offer", "release", "attached", "written", "want", "borrow", "return_loan", "doubt"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -90,6 +114,8 @@ class StoreUp(_message.Message):
     WANTED_FIELD_NUMBER: _builtins.int
     AVAILABLE_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
+    ARENA_FIELD_NUMBER: _builtins.int
+    LENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> _session_pb2.Hello: ...
     @_builtins.property
@@ -100,6 +126,10 @@ class StoreUp(_message.Message):
     def available(self) -> Global___Available: ...
     @_builtins.property
     def closed(self) -> Global___Closed: ...
+    @_builtins.property
+    def arena(self) -> Global___Arena: ...
+    @_builtins.property
+    def lent(self) -> Global___Lent: ...
     def __init__(
         self,
         *,
@@ -108,16 +138,77 @@ class StoreUp(_message.Message):
         wanted: Global___Wanted | None = ...,
         available: Global___Available | None = ...,
         closed: Global___Closed | None = ...,
+        arena: Global___Arena | None = ...,
+        lent: Global___Lent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "closed", b"closed", "hello", b"hello", "kind", b"kind", "tick", b"tick", "wanted", b"wanted"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["arena", b"arena", "available", b"available", "closed", b"closed", "hello", b"hello", "kind", b"kind", "lent", b"lent", "tick", b"tick", "wanted", b"wanted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "closed", b"closed", "hello", b"hello", "kind", b"kind", "tick", b"tick", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arena", b"arena", "available", b"available", "closed", b"closed", "hello", b"hello", "kind", b"kind", "lent", b"lent", "tick", b"tick", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "tick", "wanted", "available", "closed"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "tick", "wanted", "available", "closed", "arena", "lent"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___StoreUp: _TypeAlias = StoreUp  # noqa: Y015
+
+@_typing.final
+class Arena(_message.Message):
+    """The first message after Hello: where the store's blocks are. Who can open the file is on its node, and may map it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    STRIDE_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Empty: the blocks cannot be mapped."""
+    size: _builtins.int
+    """Of all pages together."""
+    stride: _builtins.int
+    """From the beginning of a page to that of the next."""
+    nonce: _builtins.int
+    """In the file's header."""
+    slot: _builtins.int
+    """The byte of the file which the worker keeps locked as long as it may copy."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        size: _builtins.int = ...,
+        stride: _builtins.int = ...,
+        nonce: _builtins.int = ...,
+        slot: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce", "path", b"path", "size", b"size", "slot", b"slot", "stride", b"stride"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Arena: _TypeAlias = Arena  # noqa: Y015
+
+@_typing.final
+class Attached(_message.Message):
+    """The worker has mapped the arena: from now on it is told pages, and copies by itself. Before anything else, or never."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NONCE_FIELD_NUMBER: _builtins.int
+    nonce: _builtins.int
+    def __init__(
+        self,
+        *,
+        nonce: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Attached: _TypeAlias = Attached  # noqa: Y015
 
 @_typing.final
 class Claim(_message.Message):
@@ -143,7 +234,7 @@ Global___Claim: _TypeAlias = Claim  # noqa: Y015
 
 @_typing.final
 class Offer(_message.Message):
-    """Prefill has these blocks, in order. Answered by Wanted. `complete` says that no more will follow."""
+    """A worker has these blocks, in order. Answered by Wanted and Available. `complete` says that no more will follow."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -151,9 +242,12 @@ class Offer(_message.Message):
     HASHES_FIELD_NUMBER: _builtins.int
     FIRST_INDEX_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
+    CACHE_FIELD_NUMBER: _builtins.int
     first_index: _builtins.int
     """Index in the prompt of the first of `hashes`."""
     complete: _builtins.bool
+    cache: _builtins.bool
+    """For no hand-over: the store takes what it has room for."""
     @_builtins.property
     def handoff(self) -> Global___HandoffKey: ...
     @_builtins.property
@@ -165,18 +259,19 @@ class Offer(_message.Message):
         hashes: _abc.Iterable[_builtins.bytes] | None = ...,
         first_index: _builtins.int = ...,
         complete: _builtins.bool = ...,
+        cache: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["handoff", b"handoff"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "first_index", b"first_index", "handoff", b"handoff", "hashes", b"hashes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "complete", b"complete", "first_index", b"first_index", "handoff", b"handoff", "hashes", b"hashes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Offer: _TypeAlias = Offer  # noqa: Y015
 
 @_typing.final
-class Wanted(_message.Message):
-    """Which of the offered blocks the store lacks; the others it holds already and has pinned."""
+class Want(_message.Message):
+    """The claimant lacks only these; the others need not be put, and complete means complete for these. Once."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -198,7 +293,167 @@ class Wanted(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+Global___Want: _TypeAlias = Want  # noqa: Y015
+
+@_typing.final
+class Wanted(_message.Message):
+    """What becomes of offered blocks that the store does not have sealed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDOFF_FIELD_NUMBER: _builtins.int
+    GRANTS_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    NOT_NEEDED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def handoff(self) -> Global___HandoffKey: ...
+    @_builtins.property
+    def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Grant]:
+        """The store lacks these, and the writer has a page for each."""
+
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """There is no page for these, or they came too late; they are not part of the hand-over any more."""
+
+    @_builtins.property
+    def not_needed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """These need not be put, not even if they were granted."""
+
+    def __init__(
+        self,
+        *,
+        handoff: Global___HandoffKey | None = ...,
+        grants: _abc.Iterable[Global___Grant] | None = ...,
+        refused: _abc.Iterable[_builtins.bytes] | None = ...,
+        not_needed: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["handoff", b"handoff"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants", "handoff", b"handoff", "not_needed", b"not_needed", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
 Global___Wanted: _TypeAlias = Wanted  # noqa: Y015
+
+@_typing.final
+class Grant(_message.Message):
+    """One loan of a page."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HASH_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    hash: _builtins.bytes
+    page: _builtins.int
+    """Only to who is attached."""
+    generation: _builtins.int
+    def __init__(
+        self,
+        *,
+        hash: _builtins.bytes = ...,
+        page: _builtins.int | None = ...,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_page", b"_page", "page", b"page"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_page", b"_page", "generation", b"generation", "hash", b"hash", "page", b"page"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__page: _TypeAlias = _typing.Literal["page"]  # noqa: Y015
+    _WhichOneofArgType__page: _TypeAlias = _typing.Literal["_page", b"_page"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__page) -> _WhichOneofReturnType__page | None: ...
+
+Global___Grant: _TypeAlias = Grant  # noqa: Y015
+
+@_typing.final
+class Written(_message.Message):
+    """The copies into these pages have returned. One message for as many blocks as there are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDOFF_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    traceparent: _builtins.str
+    """W3C trace context of the writer's span."""
+    @_builtins.property
+    def handoff(self) -> Global___HandoffKey: ...
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Sealing]: ...
+    @_builtins.property
+    def given_up(self) -> _containers.RepeatedCompositeFieldContainer[Global___Grant]:
+        """Nothing was, or will be, copied into these."""
+
+    def __init__(
+        self,
+        *,
+        handoff: Global___HandoffKey | None = ...,
+        blocks: _abc.Iterable[Global___Sealing] | None = ...,
+        given_up: _abc.Iterable[Global___Grant] | None = ...,
+        traceparent: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["handoff", b"handoff"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "given_up", b"given_up", "handoff", b"handoff", "traceparent", b"traceparent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Written: _TypeAlias = Written  # noqa: Y015
+
+@_typing.final
+class Sealing(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HASH_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    hash: _builtins.bytes
+    generation: _builtins.int
+    checksum: _builtins.int
+    """xxh3-64 of the block, as it is in the page."""
+    def __init__(
+        self,
+        *,
+        hash: _builtins.bytes = ...,
+        generation: _builtins.int = ...,
+        checksum: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "generation", b"generation", "hash", b"hash"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Sealing: _TypeAlias = Sealing  # noqa: Y015
+
+@_typing.final
+class Doubt(_message.Message):
+    """What the reader copied does not match the checksum."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDOFF_FIELD_NUMBER: _builtins.int
+    HASH_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    hash: _builtins.bytes
+    generation: _builtins.int
+    @_builtins.property
+    def handoff(self) -> Global___HandoffKey: ...
+    def __init__(
+        self,
+        *,
+        handoff: Global___HandoffKey | None = ...,
+        hash: _builtins.bytes = ...,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["handoff", b"handoff"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "handoff", b"handoff", "hash", b"hash"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Doubt: _TypeAlias = Doubt  # noqa: Y015
 
 @_typing.final
 class Available(_message.Message):
@@ -211,22 +466,28 @@ class Available(_message.Message):
     HANDOFF_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
+    NEVER_FIELD_NUMBER: _builtins.int
     complete: _builtins.bool
     """No more blocks will come."""
     @_builtins.property
     def handoff(self) -> Global___HandoffKey: ...
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockRef]: ...
+    @_builtins.property
+    def never(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Of those the reader waits for or has heard of, these will not come, or are bad."""
+
     def __init__(
         self,
         *,
         handoff: Global___HandoffKey | None = ...,
         blocks: _abc.Iterable[Global___BlockRef] | None = ...,
         complete: _builtins.bool = ...,
+        never: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["handoff", b"handoff"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "complete", b"complete", "handoff", b"handoff"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "complete", b"complete", "handoff", b"handoff", "never", b"never"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -238,25 +499,110 @@ class BlockRef(_message.Message):
 
     INDEX_FIELD_NUMBER: _builtins.int
     HASH_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     hash: _builtins.bytes
+    page: _builtins.int
+    """To the reader, where the block is, if it is attached."""
+    generation: _builtins.int
+    checksum: _builtins.int
+    """xxh3-64 of the block."""
     def __init__(
         self,
         *,
         index: _builtins.int = ...,
         hash: _builtins.bytes = ...,
+        page: _builtins.int | None = ...,
+        generation: _builtins.int = ...,
+        checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_page", b"_page", "page", b"page"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hash", b"hash", "index", b"index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_page", b"_page", "checksum", b"checksum", "generation", b"generation", "hash", b"hash", "index", b"index", "page", b"page"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__page: _TypeAlias = _typing.Literal["page"]  # noqa: Y015
+    _WhichOneofArgType__page: _TypeAlias = _typing.Literal["_page", b"_page"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__page) -> _WhichOneofReturnType__page | None: ...
 
 Global___BlockRef: _TypeAlias = BlockRef  # noqa: Y015
 
 @_typing.final
+class Borrow(_message.Message):
+    """Which of these, from the first on, does the store have? They stay until they are returned."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOAN_FIELD_NUMBER: _builtins.int
+    HASHES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def loan(self) -> Global___HandoffKey: ...
+    @_builtins.property
+    def hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        loan: Global___HandoffKey | None = ...,
+        hashes: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["loan", b"loan"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hashes", b"hashes", "loan", b"loan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Borrow: _TypeAlias = Borrow  # noqa: Y015
+
+@_typing.final
+class Lent(_message.Message):
+    """The answer to Borrow."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOAN_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def loan(self) -> Global___HandoffKey: ...
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockRef]: ...
+    def __init__(
+        self,
+        *,
+        loan: Global___HandoffKey | None = ...,
+        blocks: _abc.Iterable[Global___BlockRef] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["loan", b"loan"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "loan", b"loan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Lent: _TypeAlias = Lent  # noqa: Y015
+
+@_typing.final
+class Return(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOAN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def loan(self) -> Global___HandoffKey: ...
+    def __init__(
+        self,
+        *,
+        loan: Global___HandoffKey | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["loan", b"loan"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["loan", b"loan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Return: _TypeAlias = Return  # noqa: Y015
+
+@_typing.final
 class Release(_message.Message):
-    """This side is done with the hand-over (also after an abort)."""
+    """This side is done with the hand-over (also after an abort), and none of its copies runs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -374,31 +720,96 @@ class PutReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SEALED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
     sealed: _builtins.int
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___Refusal]: ...
     def __init__(
         self,
         *,
         sealed: _builtins.int = ...,
+        refused: _abc.Iterable[Global___Refusal] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sealed", b"sealed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused", "sealed", b"sealed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PutReply: _TypeAlias = PutReply  # noqa: Y015
 
 @_typing.final
-class GetRequest(_message.Message):
+class Refusal(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HASH_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    hash: _builtins.bytes
+    reason: _builtins.str
+    """A class name from services/core/errors.py."""
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        hash: _builtins.bytes = ...,
+        reason: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hash", b"hash", "message", b"message", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Refusal: _TypeAlias = Refusal  # noqa: Y015
+
+@_typing.final
+class PullDown(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPEN_FIELD_NUMBER: _builtins.int
+    CREDIT_FIELD_NUMBER: _builtins.int
+    credit: _builtins.int
+    """So many parts more."""
+    @_builtins.property
+    def open(self) -> Global___PullOpen:
+        """First."""
+
+    def __init__(
+        self,
+        *,
+        open: Global___PullOpen | None = ...,
+        credit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["credit", b"credit", "kind", b"kind", "open", b"open"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credit", b"credit", "kind", b"kind", "open", b"open"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["open", "credit"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___PullDown: _TypeAlias = PullDown  # noqa: Y015
+
+@_typing.final
+class PullOpen(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HANDOFF_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    IS_LOAN_FIELD_NUMBER: _builtins.int
     HASHES_FIELD_NUMBER: _builtins.int
+    CREDIT_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     """The incarnation on the session that claimed the hand-over."""
+    is_loan: _builtins.bool
+    credit: _builtins.int
+    """So many parts to begin with."""
     @_builtins.property
-    def handoff(self) -> Global___HandoffKey: ...
+    def handoff(self) -> Global___HandoffKey:
+        """Or the loan."""
+
     @_builtins.property
     def hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
@@ -406,37 +817,152 @@ class GetRequest(_message.Message):
         *,
         handoff: Global___HandoffKey | None = ...,
         incarnation: _builtins.str = ...,
+        is_loan: _builtins.bool = ...,
         hashes: _abc.Iterable[_builtins.bytes] | None = ...,
+        credit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["handoff", b"handoff"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["handoff", b"handoff", "hashes", b"hashes", "incarnation", b"incarnation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credit", b"credit", "handoff", b"handoff", "hashes", b"hashes", "incarnation", b"incarnation", "is_loan", b"is_loan"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GetRequest: _TypeAlias = GetRequest  # noqa: Y015
+Global___PullOpen: _TypeAlias = PullOpen  # noqa: Y015
 
 @_typing.final
-class GetPart(_message.Message):
+class Part(_message.Message):
+    """An empty one is the last; the reader ends its side then, or before, and the store after it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    HEADER_FIELD_NUMBER: _builtins.int
+    PIECES_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     bytes: _builtins.bytes
+    """Of all pieces, in their order. The last field on the wire, so that it need not be copied to be read."""
     @_builtins.property
-    def header(self) -> Global___BlockHeader: ...
+    def pieces(self) -> _containers.RepeatedCompositeFieldContainer[Global___Piece]: ...
     def __init__(
         self,
         *,
-        header: Global___BlockHeader | None = ...,
+        pieces: _abc.Iterable[Global___Piece] | None = ...,
         bytes: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "header", b"header", "kind", b"kind"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "header", b"header", "kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "pieces", b"pieces"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["header", "bytes"]  # noqa: Y015
-    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GetPart: _TypeAlias = GetPart  # noqa: Y015
+Global___Part: _TypeAlias = Part  # noqa: Y015
+
+@_typing.final
+class Piece(_message.Message):
+    """A run of bytes of one block. Pieces of a block come in order; one that fits into a part is whole."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HASH_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    hash: _builtins.bytes
+    offset: _builtins.int
+    size: _builtins.int
+    checksum: _builtins.int
+    """xxh3-64 of the whole block."""
+    refusal: _builtins.str
+    """No bytes of the block come, or no more. A class name from services/core/errors.py."""
+    def __init__(
+        self,
+        *,
+        hash: _builtins.bytes = ...,
+        offset: _builtins.int = ...,
+        size: _builtins.int = ...,
+        checksum: _builtins.int = ...,
+        refusal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "hash", b"hash", "offset", b"offset", "refusal", b"refusal", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Piece: _TypeAlias = Piece  # noqa: Y015
+
+@_typing.final
+class InventoryRequest(_message.Message):
+    """What the asker has heard of. If nothing has changed since, one message without blocks answers it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.str
+    sequence: _builtins.int
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InventoryRequest: _TypeAlias = InventoryRequest  # noqa: Y015
+
+@_typing.final
+class BlockFacts(_message.Message):
+    """What became readable in a store and what is gone since the message before; published on the bus when something has
+    changed, and once a second without blocks. Blocks go by the first 16 bytes of their hashes.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    ADDED_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    IS_INVENTORY_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """The store's name and the address that others dial."""
+    address: _builtins.str
+    incarnation: _builtins.str
+    """Of this content: a restart, or another model or format, begins an empty one."""
+    fingerprint: _builtins.str
+    format: _builtins.str
+    sequence: _builtins.int
+    """Counts messages that carry blocks; one that carries none repeats the latest number."""
+    is_inventory: _builtins.bool
+    """In an answer to Inventory: `added` is part of all that there is at `sequence`."""
+    @_builtins.property
+    def added(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        address: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        fingerprint: _builtins.str = ...,
+        format: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        added: _abc.Iterable[_builtins.bytes] | None = ...,
+        removed: _abc.Iterable[_builtins.bytes] | None = ...,
+        is_inventory: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "address", b"address", "fingerprint", b"fingerprint", "format", b"format", "incarnation", b"incarnation", "is_inventory", b"is_inventory", "removed", b"removed", "sequence", b"sequence", "store", b"store"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlockFacts: _TypeAlias = BlockFacts  # noqa: Y015

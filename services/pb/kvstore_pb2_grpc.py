@@ -44,10 +44,15 @@ class KVStoreStub:
                 request_serializer=services_dot_pb_dot_kvstore__pb2.PutPart.SerializeToString,
                 response_deserializer=services_dot_pb_dot_kvstore__pb2.PutReply.FromString,
                 _registered_method=True)
-        self.Get = channel.unary_stream(
-                '/diptych.internal.KVStore/Get',
-                request_serializer=services_dot_pb_dot_kvstore__pb2.GetRequest.SerializeToString,
-                response_deserializer=services_dot_pb_dot_kvstore__pb2.GetPart.FromString,
+        self.Pull = channel.stream_stream(
+                '/diptych.internal.KVStore/Pull',
+                request_serializer=services_dot_pb_dot_kvstore__pb2.PullDown.SerializeToString,
+                response_deserializer=services_dot_pb_dot_kvstore__pb2.Part.FromString,
+                _registered_method=True)
+        self.Inventory = channel.unary_stream(
+                '/diptych.internal.KVStore/Inventory',
+                request_serializer=services_dot_pb_dot_kvstore__pb2.InventoryRequest.SerializeToString,
+                response_deserializer=services_dot_pb_dot_kvstore__pb2.BlockFacts.FromString,
                 _registered_method=True)
 
 
@@ -68,8 +73,16 @@ class KVStoreServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Get(self, request, context):
-        """Gets sealed blocks of one hand-over, in parts of about 1 MiB, in the order asked for.
+    def Pull(self, request_iterator, context):
+        """Gets sealed blocks of one hand-over or loan, in the order asked for, in parts of about 1 MiB: as many as the reader
+        has given credit for, so that a reader that is slow holds the store back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Inventory(self, request, context):
+        """Which blocks are sealed here now; for whoever missed facts on the bus.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,10 +101,15 @@ def add_KVStoreServicer_to_server(servicer, server):
                     request_deserializer=services_dot_pb_dot_kvstore__pb2.PutPart.FromString,
                     response_serializer=services_dot_pb_dot_kvstore__pb2.PutReply.SerializeToString,
             ),
-            'Get': grpc.unary_stream_rpc_method_handler(
-                    servicer.Get,
-                    request_deserializer=services_dot_pb_dot_kvstore__pb2.GetRequest.FromString,
-                    response_serializer=services_dot_pb_dot_kvstore__pb2.GetPart.SerializeToString,
+            'Pull': grpc.stream_stream_rpc_method_handler(
+                    servicer.Pull,
+                    request_deserializer=services_dot_pb_dot_kvstore__pb2.PullDown.FromString,
+                    response_serializer=services_dot_pb_dot_kvstore__pb2.Part.SerializeToString,
+            ),
+            'Inventory': grpc.unary_stream_rpc_method_handler(
+                    servicer.Inventory,
+                    request_deserializer=services_dot_pb_dot_kvstore__pb2.InventoryRequest.FromString,
+                    response_serializer=services_dot_pb_dot_kvstore__pb2.BlockFacts.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -159,7 +177,34 @@ class KVStore:
             _registered_method=True)
 
     @staticmethod
-    def Get(request,
+    def Pull(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/diptych.internal.KVStore/Pull',
+            services_dot_pb_dot_kvstore__pb2.PullDown.SerializeToString,
+            services_dot_pb_dot_kvstore__pb2.Part.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Inventory(request,
             target,
             options=(),
             channel_credentials=None,
@@ -172,9 +217,9 @@ class KVStore:
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/diptych.internal.KVStore/Get',
-            services_dot_pb_dot_kvstore__pb2.GetRequest.SerializeToString,
-            services_dot_pb_dot_kvstore__pb2.GetPart.FromString,
+            '/diptych.internal.KVStore/Inventory',
+            services_dot_pb_dot_kvstore__pb2.InventoryRequest.SerializeToString,
+            services_dot_pb_dot_kvstore__pb2.BlockFacts.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,8 +35,12 @@ class KVStoreStub:
     """A worker's session: claims, offers and notices. It is the lease; when it ends, everything held on it is let go."""
     Put: _grpc.StreamUnaryMultiCallable[_kvstore_pb2.PutPart, _kvstore_pb2.PutReply]
     """Puts blocks of one hand-over, in parts of about 1 MiB."""
-    Get: _grpc.UnaryStreamMultiCallable[_kvstore_pb2.GetRequest, _kvstore_pb2.GetPart]
-    """Gets sealed blocks of one hand-over, in parts of about 1 MiB, in the order asked for."""
+    Pull: _grpc.StreamStreamMultiCallable[_kvstore_pb2.PullDown, _kvstore_pb2.Part]
+    """Gets sealed blocks of one hand-over or loan, in the order asked for, in parts of about 1 MiB: as many as the reader
+    has given credit for, so that a reader that is slow holds the store back.
+    """
+    Inventory: _grpc.UnaryStreamMultiCallable[_kvstore_pb2.InventoryRequest, _kvstore_pb2.BlockFacts]
+    """Which blocks are sealed here now; for whoever missed facts on the bus."""
 
 @_typing.type_check_only
 class KVStoreAsyncStub(KVStoreStub):
@@ -45,8 +49,12 @@ class KVStoreAsyncStub(KVStoreStub):
     """A worker's session: claims, offers and notices. It is the lease; when it ends, everything held on it is let go."""
     Put: _aio.StreamUnaryMultiCallable[_kvstore_pb2.PutPart, _kvstore_pb2.PutReply]  # type: ignore[assignment]
     """Puts blocks of one hand-over, in parts of about 1 MiB."""
-    Get: _aio.UnaryStreamMultiCallable[_kvstore_pb2.GetRequest, _kvstore_pb2.GetPart]  # type: ignore[assignment]
-    """Gets sealed blocks of one hand-over, in parts of about 1 MiB, in the order asked for."""
+    Pull: _aio.StreamStreamMultiCallable[_kvstore_pb2.PullDown, _kvstore_pb2.Part]  # type: ignore[assignment]
+    """Gets sealed blocks of one hand-over or loan, in the order asked for, in parts of about 1 MiB: as many as the reader
+    has given credit for, so that a reader that is slow holds the store back.
+    """
+    Inventory: _aio.UnaryStreamMultiCallable[_kvstore_pb2.InventoryRequest, _kvstore_pb2.BlockFacts]  # type: ignore[assignment]
+    """Which blocks are sealed here now; for whoever missed facts on the bus."""
 
 class KVStoreServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -66,11 +74,21 @@ class KVStoreServicer(metaclass=_abc_1.ABCMeta):
         """Puts blocks of one hand-over, in parts of about 1 MiB."""
 
     @_abc_1.abstractmethod
-    def Get(
+    def Pull(
         self,
-        request: _kvstore_pb2.GetRequest,
+        request_iterator: _MaybeAsyncIterator[_kvstore_pb2.PullDown],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_kvstore_pb2.GetPart], _abc.AsyncIterator[_kvstore_pb2.GetPart]]:
-        """Gets sealed blocks of one hand-over, in parts of about 1 MiB, in the order asked for."""
+    ) -> _typing.Union[_abc.Iterator[_kvstore_pb2.Part], _abc.AsyncIterator[_kvstore_pb2.Part]]:
+        """Gets sealed blocks of one hand-over or loan, in the order asked for, in parts of about 1 MiB: as many as the reader
+        has given credit for, so that a reader that is slow holds the store back.
+        """
+
+    @_abc_1.abstractmethod
+    def Inventory(
+        self,
+        request: _kvstore_pb2.InventoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_kvstore_pb2.BlockFacts], _abc.AsyncIterator[_kvstore_pb2.BlockFacts]]:
+        """Which blocks are sealed here now; for whoever missed facts on the bus."""
 
 def add_KVStoreServicer_to_server(servicer: KVStoreServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

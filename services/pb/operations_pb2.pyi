@@ -41,11 +41,16 @@ class AuditReport(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     HOLDINGS_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
     service: _builtins.str
     name: _builtins.str
     incarnation: _builtins.str
     @_builtins.property
     def holdings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Holding]: ...
+    @_builtins.property
+    def load(self) -> Global___Load:
+        """As of the same moment."""
+
     def __init__(
         self,
         *,
@@ -53,10 +58,11 @@ class AuditReport(_message.Message):
         name: _builtins.str = ...,
         incarnation: _builtins.str = ...,
         holdings: _abc.Iterable[Global___Holding] | None = ...,
+        load: Global___Load | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["holdings", b"holdings", "incarnation", b"incarnation", "name", b"name", "service", b"service"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holdings", b"holdings", "incarnation", b"incarnation", "load", b"load", "name", b"name", "service", b"service"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -72,8 +78,10 @@ class Holding(_message.Message):
     AGE_SECONDS_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    LAST_HEARD_SECONDS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """request, blocks, handoff, pins, task, session, ..."""
+    """work, story, handoff, pins, fetch, session, ...: services/core/audit.py has who must know of which."""
     request_id: _builtins.str
     """The request it is held for; empty if it belongs to no request."""
     attempt: _builtins.int
@@ -81,6 +89,10 @@ class Holding(_message.Message):
     count: _builtins.int
     state: _builtins.str
     """State or stage, for people."""
+    owner: _builtins.str
+    """The process it is held for: name/incarnation. Several are parted by ", "."""
+    last_heard_seconds: _builtins.float
+    """Since the owner last spoke; 0 where there is nobody to hear."""
     def __init__(
         self,
         *,
@@ -90,10 +102,12 @@ class Holding(_message.Message):
         age_seconds: _builtins.float = ...,
         count: _builtins.int = ...,
         state: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        last_heard_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_seconds", b"age_seconds", "attempt", b"attempt", "count", b"count", "kind", b"kind", "request_id", b"request_id", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_seconds", b"age_seconds", "attempt", b"attempt", "count", b"count", "kind", b"kind", "last_heard_seconds", b"last_heard_seconds", "owner", b"owner", "request_id", b"request_id", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -142,6 +156,8 @@ class Announcement(_message.Message):
     HAS_TORCH_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
+    NEAR_STORES_FIELD_NUMBER: _builtins.int
+    STORES_FIELD_NUMBER: _builtins.int
     service: _builtins.str
     """gateway, scheduler, prefill, decode or kvstore."""
     name: _builtins.str
@@ -171,6 +187,14 @@ class Announcement(_message.Message):
     def memory(self) -> Global___Memory:
         """In answers to those who ask for it, where the system tells; never published."""
 
+    @_builtins.property
+    def near_stores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Addresses of kvstores whose arena it has mapped: copies to and from these cross no network."""
+
+    @_builtins.property
+    def stores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Addresses of kvstores it has a session with."""
+
     def __init__(
         self,
         *,
@@ -191,10 +215,12 @@ class Announcement(_message.Message):
         has_torch: _builtins.bool = ...,
         peers: _abc.Iterable[_builtins.str] | None = ...,
         memory: Global___Memory | None = ...,
+        near_stores: _abc.Iterable[_builtins.str] | None = ...,
+        stores: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "event_loop", b"event_loop", "fingerprint", b"fingerprint", "format", b"format", "has_torch", b"has_torch", "http_address", b"http_address", "incarnation", b"incarnation", "is_draining", b"is_draining", "is_ready", b"is_ready", "load", b"load", "memory", b"memory", "metrics_address", b"metrics_address", "model", b"model", "name", b"name", "peers", b"peers", "pid", b"pid", "service", b"service"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "event_loop", b"event_loop", "fingerprint", b"fingerprint", "format", b"format", "has_torch", b"has_torch", "http_address", b"http_address", "incarnation", b"incarnation", "is_draining", b"is_draining", "is_ready", b"is_ready", "load", b"load", "memory", b"memory", "metrics_address", b"metrics_address", "model", b"model", "name", b"name", "near_stores", b"near_stores", "peers", b"peers", "pid", b"pid", "service", b"service", "stores", b"stores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -215,6 +241,7 @@ class Memory(_message.Message):
     HEAP_FIELD_NUMBER: _builtins.int
     KV_RESERVED_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
+    ARENA_FIELD_NUMBER: _builtins.int
     resident: _builtins.int
     """Of the process as a whole, as the system counts it."""
     weights_mapped: _builtins.int
@@ -229,9 +256,11 @@ class Memory(_message.Message):
     heap: _builtins.int
     """The rest: objects, code compiled into memory, stacks, what the C heap keeps."""
     kv_reserved: _builtins.int
-    """The whole KV cache, written or not; no part of the sum."""
+    """The whole KV cache, or a kvstore's whole arena, written or not; no part of the sum."""
     device: _builtins.int
     """On a GPU; no part of the sum."""
+    arena: _builtins.int
+    """Of kvstores' arenas, what this process has touched; these pages are shared by the processes of the machine."""
     def __init__(
         self,
         *,
@@ -244,10 +273,11 @@ class Memory(_message.Message):
         heap: _builtins.int = ...,
         kv_reserved: _builtins.int = ...,
         device: _builtins.int = ...,
+        arena: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "device", b"device", "heap", b"heap", "kv", b"kv", "kv_reserved", b"kv_reserved", "resident", b"resident", "step", b"step", "weights_mapped", b"weights_mapped", "weights_private", b"weights_private"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arena", b"arena", "code", b"code", "device", b"device", "heap", b"heap", "kv", b"kv", "kv_reserved", b"kv_reserved", "resident", b"resident", "step", b"step", "weights_mapped", b"weights_mapped", "weights_private", b"weights_private"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -190,6 +190,7 @@ class Start(_message.Message):
     REMAINING_SECONDS_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     KVSTORE_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     attempt: _builtins.int
     role: Global___Role.ValueType
@@ -211,6 +212,10 @@ class Start(_message.Message):
     def sampling(self) -> Global___DrawSettings: ...
     @_builtins.property
     def stopping(self) -> Global___StopSettings: ...
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockSource]:
+        """Stores that hold blocks of the prompt's beginning, the most first; for roles that compute the prompt."""
+
     def __init__(
         self,
         *,
@@ -226,16 +231,43 @@ class Start(_message.Message):
         remaining_seconds: _builtins.float | None = ...,
         traceparent: _builtins.str = ...,
         kvstore: _builtins.str = ...,
+        sources: _abc.Iterable[Global___BlockSource] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_remaining_seconds", b"_remaining_seconds", "remaining_seconds", b"remaining_seconds", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_remaining_seconds", b"_remaining_seconds", "attempt", b"attempt", "emitted", b"emitted", "kvstore", b"kvstore", "priority", b"priority", "prompt", b"prompt", "remaining_seconds", b"remaining_seconds", "request_id", b"request_id", "role", b"role", "salt", b"salt", "sampling", b"sampling", "stopping", b"stopping", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_remaining_seconds", b"_remaining_seconds", "attempt", b"attempt", "emitted", b"emitted", "kvstore", b"kvstore", "priority", b"priority", "prompt", b"prompt", "remaining_seconds", b"remaining_seconds", "request_id", b"request_id", "role", b"role", "salt", b"salt", "sampling", b"sampling", "sources", b"sources", "stopping", b"stopping", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__remaining_seconds: _TypeAlias = _typing.Literal["remaining_seconds"]  # noqa: Y015
     _WhichOneofArgType__remaining_seconds: _TypeAlias = _typing.Literal["_remaining_seconds", b"_remaining_seconds"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__remaining_seconds) -> _WhichOneofReturnType__remaining_seconds | None: ...
 
 Global___Start: _TypeAlias = Start  # noqa: Y015
+
+@_typing.final
+class BlockSource(_message.Message):
+    """A store as the scheduler knows it from its facts: what the store itself says outranks it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KVSTORE_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    kvstore: _builtins.str
+    """Address."""
+    blocks: _builtins.int
+    """So many blocks from the first on."""
+    def __init__(
+        self,
+        *,
+        kvstore: _builtins.str = ...,
+        blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "kvstore", b"kvstore"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlockSource: _TypeAlias = BlockSource  # noqa: Y015
 
 @_typing.final
 class DrawSettings(_message.Message):

@@ -8,9 +8,9 @@ from services.core.ledger import Segment
 from services.core.request import FinishReason, Role
 from services.runtime import codec
 from services.runtime.duty import Work
-from services.runtime.kv_carrier import Lane
 from services.runtime.kv_client import KVClient
 from services.runtime.kv_publication import Publication, Published, WriterCalls
+from services.runtime.kv_way import Lane
 from services.runtime.step_loop import StepLoop
 
 

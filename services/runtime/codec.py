@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable
 
+from google.protobuf.message import DecodeError
+
+from services.core.block_facts import SHORT_BYTES, BlockSource, Facts, ShortHash, Stock
 from services.core.errors import DiptychError, InternalError, InvalidRequest, error_from
 from services.core.ids import RequestId, RequestKey
 from services.core.ledger import Segment
@@ -23,7 +26,9 @@ _REASONS = {
 _REASONS_BACK = {value: reason for reason, value in _REASONS.items()}
 
 
-def start_to_pb(request: Request, now: float, traceparent: str, kvstore: str = "") -> session_pb2.Start:
+def start_to_pb(
+    request: Request, now: float, traceparent: str, kvstore: str = "", sources: Iterable[BlockSource] = ()
+) -> session_pb2.Start:
     """`now` is on the clock of `request.deadline`; only the time left crosses the wire."""
     start = session_pb2.Start(
         request_id=request.key.request_id,
@@ -41,6 +46,7 @@ def start_to_pb(request: Request, now: float, traceparent: str, kvstore: str = "
         priority=request.priority,
         traceparent=traceparent,
         kvstore=kvstore,
+        sources=[session_pb2.BlockSource(kvstore=source.kvstore, blocks=source.blocks) for source in sources],
     )
     if request.deadline is not None:
         start.remaining_seconds = max(request.deadline - now, 0.0)
@@ -73,6 +79,11 @@ def request_from_pb(start: session_pb2.Start, now: float) -> Request:
         priority=start.priority,
         deadline=now + start.remaining_seconds if start.HasField("remaining_seconds") else None,
     )
+
+
+def sources_from_pb(start: session_pb2.Start) -> tuple[BlockSource, ...]:
+    """Stores that are said to hold the beginning of the prompt."""
+    return tuple(BlockSource(source.kvstore, source.blocks) for source in start.sources)
 
 
 def _sampling_to_pb(sampling: Sampling) -> session_pb2.DrawSettings:
@@ -123,6 +134,40 @@ def key_from_pb(message: Keyed) -> RequestKey:
 def handoff_to_pb(key: RequestKey) -> kvstore_pb2.HandoffKey:
     """A hand-over is named by its request attempt."""
     return kvstore_pb2.HandoffKey(request_id=key.request_id, attempt=key.attempt)
+
+
+def facts_to_pb(facts: Facts, *, is_inventory: bool = False) -> kvstore_pb2.BlockFacts:
+    stock = facts.stock
+    return kvstore_pb2.BlockFacts(
+        store=stock.store,
+        address=stock.address,
+        incarnation=stock.incarnation,
+        fingerprint=stock.fingerprint,
+        format=stock.format,
+        sequence=facts.sequence,
+        added=facts.added,
+        removed=facts.removed,
+        is_inventory=is_inventory,
+    )
+
+
+def facts_from_bytes(payload: bytes) -> Facts:
+    """As they come on the bus. Raises InvalidRequest if they cannot be read."""
+    try:
+        message = kvstore_pb2.BlockFacts.FromString(payload)
+    except DecodeError:
+        raise InvalidRequest("facts are no message") from None
+    return facts_from_pb(message)
+
+
+def facts_from_pb(message: kvstore_pb2.BlockFacts) -> Facts:
+    """Raises InvalidRequest if they do not say of which store, or name a block by anything but a short hash."""
+    if not message.address or not message.incarnation:
+        raise InvalidRequest("facts do not say of which store", field="address")
+    if any(len(raw) != SHORT_BYTES for raws in (message.added, message.removed) for raw in raws):
+        raise InvalidRequest("facts name a block by something else than a short hash", field="added")
+    stock = Stock(message.store, message.address, message.incarnation, message.fingerprint, message.format)
+    return Facts(stock, message.sequence, tuple(map(ShortHash, message.added)), tuple(map(ShortHash, message.removed)))
 
 
 def segments_to_pb(segments: Iterable[Segment]) -> list[session_pb2.TimeSegment]:

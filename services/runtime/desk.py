@@ -1,14 +1,14 @@
 """A worker's desk: the requests it was given, by whom, and what it has told them.
 
-Sessions bring Start, FirstToken, Cancel and Finish; the step loop brings events; one `Events` message per step and
-session goes back. What differs between prefill and decode is the `Duty`. When a session ends, what was started on it
-is cancelled.
+Sessions bring Start, FirstToken, Cancel and Finish; the step loop brings events; at most one `Events` message per step
+and session goes back (see `letters`). What differs between prefill and decode is the `Duty`. When a session ends, what
+was started on it is cancelled.
 """
 
 import asyncio
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from services.core import batch_events
@@ -20,26 +20,20 @@ from services.pb import operations_pb2, session_pb2
 from services.runtime import codec
 from services.runtime.duty import Duty, UpSession, Work
 from services.runtime.edge import outcome_of
+from services.runtime.letters import Letters
 from services.runtime.step_loop import StepLoop
 from services.runtime.telemetry import Telemetry
 from services.runtime.timeline import Timeline
 
 
-@dataclass(slots=True)
-class _Letter:
-    """Events for one session, gathered over one step."""
-
-    session: UpSession
-    events: list[session_pb2.Event]
-
-
 class Desk:
     """Files works by key; owns the batch's requests on behalf of the sessions."""
 
-    def __init__(self, loop: StepLoop, duty: Duty, telemetry: Telemetry) -> None:
+    def __init__(self, loop: StepLoop, duty: Duty, telemetry: Telemetry, letters: Letters) -> None:
         self._loop = loop
         self._duty = duty
         self._telemetry = telemetry
+        self._letters = letters
         self._works: dict[RequestKey, Work] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -64,6 +58,7 @@ class Desk:
     def closed(self, session: UpSession) -> None:
         for work in [work for work in self._works.values() if work.session is session]:
             self._cancel(work.key)
+        self._letters.closed(session)
 
     # --- the step loop
 
@@ -73,7 +68,7 @@ class Desk:
                 self._duty.planned(work, now)
 
     def deliver(self, events: list[batch_events.Event], now: float) -> None:
-        letters: dict[int, _Letter] = {}
+        told: dict[int, _Told] = {}
         for event in events:
             if (work := self._works.get(event.key)) is None:
                 continue
@@ -81,9 +76,9 @@ class Desk:
             if isinstance(answers, DiptychError):
                 self._drop(work)
                 answers = [codec.failed_event(work.key, answers)]
-            letters.setdefault(id(work.session), _Letter(work.session, [])).events.extend(answers)
-        for letter in letters.values():
-            _post(letter.session, letter.events)
+            told.setdefault(id(work.session), _Told(work.session)).add(work, answers)
+        for each in told.values():
+            self._letters.add(each.session, each.events, can_wait=each.can_wait)
 
     async def idle(self) -> None:
         """Returns once nothing is on the desk; from now on what comes is refused."""
@@ -93,16 +88,27 @@ class Desk:
     def holdings(self) -> list[operations_pb2.Holding]:
         """Works on the desk and what the batch holds, for the audit."""
         now = time.monotonic()
-        works = [_holding("work", w.key, now - w.began, 1, w.timeline.segment) for w in self._works.values()]
-        batch = [_holding("request", h.key, h.age, h.blocks, h.state.value) for h in self._loop.batcher.holdings(now)]
-        return works + batch
+        batcher = self._loop.batcher
+        works = [("work", w.key, now - w.began, 1, w.timeline.segment) for w in self._works.values()]
+        batch = [("request", h.key, h.age, h.blocks, h.state.value) for h in batcher.holdings(now)]
+        held = [self._owned(_holding(*each), each[1], now) for each in (*works, *batch)]
+        if count := batcher.pinned_blocks:
+            held.append(operations_pb2.Holding(kind="pinned blocks", count=count))
+        return held
 
     # --- private
+
+    def _owned(self, holding: operations_pb2.Holding, key: RequestKey, now: float) -> operations_pb2.Holding:
+        """Held for whoever started the work, if there still is one."""
+        if work := self._works.get(key):
+            holding.owner = work.session.owner
+            holding.last_heard_seconds = now - work.session.heard_at
+        return holding
 
     def _start(self, session: UpSession, start: session_pb2.Start, now: float) -> None:
         error = outcome_of(lambda: self._take(session, start, now))
         if error is not None:
-            _post(session, [codec.failed_event(codec.key_from_pb(start), error)])
+            self._letters.add(session, [codec.failed_event(codec.key_from_pb(start), error)])
 
     def _take(self, session: UpSession, start: session_pb2.Start, now: float) -> None:
         if self._is_draining:
@@ -135,13 +141,15 @@ class Desk:
             work.timeline.close(now)
             segments = work.timeline.take()
             self._drop(work)
-            _post(work.session, [codec.finished_event(key, FinishReason.STOP, segments, work.cached_tokens)])
+            self._letters.add(
+                work.session, [codec.finished_event(key, FinishReason.STOP, segments, work.cached_tokens)]
+            )
 
     def _conclude(self, key: RequestKey, event: session_pb2.Event) -> None:
         """The duty is done with a work that it held on to after the batch."""
         if work := self._works.get(key):
             self._forget(work)
-            _post(work.session, [event])
+            self._letters.add(work.session, [event])
 
     def _drop(self, work: Work) -> None:
         self._loop.batcher.cancel(work.key)
@@ -188,10 +196,21 @@ class Desk:
         return [codec.finished_event(work.key, reason, work.timeline.take(), work.cached_tokens)]
 
 
-def _post(session: UpSession, events: list[session_pb2.Event]) -> None:
-    """To a session that is ending nothing needs to be said: its works are about to be cancelled."""
-    if events and session.is_open:
-        session.send(session_pb2.Up(events=session_pb2.Events(events=events)))
+@dataclass(slots=True)
+class _Told:
+    """What one step says to one session."""
+
+    session: UpSession
+    events: list[session_pb2.Event] = field(default_factory=list)
+    can_wait: bool = True
+    """Nothing but tokens after the first of their answers."""
+
+    def add(self, work: Work, answers: Iterable[session_pb2.Event]) -> None:
+        for answer in answers:
+            is_token = answer.WhichOneof("kind") == "tokens"
+            self.can_wait = self.can_wait and is_token and work.has_spoken
+            work.has_spoken = work.has_spoken or is_token
+            self.events.append(answer)
 
 
 def _holding(kind: str, key: RequestKey, age: float, count: int, state: str) -> operations_pb2.Holding:

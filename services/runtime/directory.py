@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 ANNOUNCE_SECONDS = 0.5
 SILENT_SECONDS = 3.0
 SUBJECT = "diptych.announce"
+BLOCKS_SUBJECT = "diptych.blocks"
 
 Heard = Callable[[operations_pb2.Announcement, str], None]
 
@@ -24,6 +25,11 @@ Heard = Callable[[operations_pb2.Announcement, str], None]
 def subject(service: str, name: str) -> str:
     """Where a process announces itself. Names have no dots, which separate parts of a subject."""
     return f"{SUBJECT}.{service}.{name.replace('.', '-')}"
+
+
+def blocks_subject(store: str) -> str:
+    """Where a store says which blocks it holds."""
+    return f"{BLOCKS_SUBJECT}.{store.replace('.', '-')}"
 
 
 class Directory:

@@ -29,6 +29,8 @@ class Work:
     conclude: Callable[[session_pb2.Event], None]
     """Sends the last event and takes the work off the desk; for a duty that goes on after the batch."""
     cached_tokens: int = 0
+    has_spoken: bool = False
+    """A token of it has been sent from here."""
 
     @property
     def key(self) -> RequestKey:

@@ -3,16 +3,33 @@ every transfer under way; knows blocks as bytes, never as tensors."""
 
 import asyncio
 import time
-from typing import Self
+from typing import NamedTuple, Self
 
+from services.core.model_config import KVFormat
 from services.pb import operations_pb2
-from services.runtime.kv_carrier import BlockBytes, Carrier, Lane
+from services.runtime.kv_attachments import Attachments
+from services.runtime.kv_far import FarWay
 from services.runtime.kv_fetch import Fetch, ReaderCalls
 from services.runtime.kv_links import CONNECT_SECONDS, StoreLinks
+from services.runtime.kv_near import NearTools
 from services.runtime.kv_publication import Publication, WriterCalls
 from services.runtime.kv_tools import Tools
+from services.runtime.kv_way import BlockBytes, Lane
 from services.runtime.session import Terms
 from services.runtime.telemetry import Telemetry
+from services.runtime.transfer_thread import TransferThread
+
+
+class Reach(NamedTuple):
+    """How a worker gets to its stores."""
+
+    patience: float = CONNECT_SECONDS
+    """Seconds for which a hand-over waits for what is not there yet."""
+    attach: bool = True
+    """Map the arena of a store on this node."""
+
+
+DEFAULT_REACH = Reach()
 
 
 class KVClient:
@@ -22,13 +39,20 @@ class KVClient:
     """
 
     def __init__(
-        self, kv: BlockBytes, terms: Terms, token: str, telemetry: Telemetry, patience: float = CONNECT_SECONDS
+        self, kv: BlockBytes, terms: Terms, token: str, telemetry: Telemetry, reach: Reach = DEFAULT_REACH
     ) -> None:
-        self.links = StoreLinks(terms, token, patience)
-        self._carrier = Carrier(kv, self.links)
-        self._tools = Tools(self.links, self._carrier, telemetry, terms.faults)
+        block_bytes = KVFormat.parsed(terms.hello.format).block_bytes
+        self._thread = TransferThread()
+        self._near = Attachments(NearTools(kv, block_bytes, self._thread, terms.faults), reach.attach)
+        self.links = StoreLinks(terms, token, self._near, reach.patience)
+        far = FarWay(kv, block_bytes, self.links, self._thread, terms.faults)
+        self._tools = Tools(self.links, self._near, far, telemetry, terms.faults)
         self._publications: set[Publication] = set()
         self._fetches: set[Fetch] = set()
+
+    def near_stores(self) -> list[str]:
+        """Addresses of stores whose arena is mapped here."""
+        return self._near.addresses()
 
     def publish(self, lane: Lane, calls: WriterCalls) -> Publication:
         """Begins the writer's end of a hand-over."""
@@ -68,4 +92,5 @@ class KVClient:
         tasks = [p.task for p in self._publications] + [f.task for f in self._fetches]
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.links.__aexit__()
-        self._carrier.close()
+        await self._near.close()
+        self._thread.close()

@@ -18,9 +18,9 @@ from services.core.errors import DiptychError, KVMissing, WorkerLost, error_from
 from services.core.ids import BlockHash
 from services.pb import kvstore_pb2
 from services.runtime.codec import handoff_to_pb
-from services.runtime.kv_carrier import Lane
 from services.runtime.kv_links import StoreSession
 from services.runtime.kv_tools import Tools, outcome
+from services.runtime.kv_way import GetCalls, Lane, WantedBlock
 from services.runtime.telemetry import traceparent
 
 
@@ -58,13 +58,18 @@ class Fetch:
         self._calls = calls
         self._session: StoreSession | None = None
         self._missing: dict[BlockHash, FetchBlock] | None = None
-        """Wanted and not landed; None before `want`."""
-        self._there: set[BlockHash] = set()
+        """Wanted, and may still land; None before `want`."""
+        self._there: dict[BlockHash, kvstore_pb2.BlockRef] = {}
+        """Where the store says that blocks are."""
+        self._never: set[BlockHash] = set()
+        """Those that it says will not come."""
         self._has_writer = self._is_expected = False
         self._is_complete = self._is_released = self._is_over = False
         self._all_there_at: float | None = None
         self._landed = self._bytes = 0
         self._error: DiptychError | None = None
+        self._gap: DiptychError | None = None
+        """Why a wanted block did not land although the fetch went on."""
         self._span: Span | None = None
         self._wake = asyncio.Event()
         self.task = asyncio.create_task(self._run(), name=f"fetch-{lane.key}")
@@ -80,6 +85,7 @@ class Fetch:
         self._missing = {block.hash: block for block in blocks}
         self.since = since
         self._note_availability(since)
+        self._say_wanted()
         self._wake.set()
         if self._is_over:
             asyncio.get_running_loop().call_soon(self._report)
@@ -100,7 +106,8 @@ class Fetch:
         match message.WhichOneof("kind"):
             case "available":
                 self._has_writer = True
-                self._there.update(BlockHash(ref.hash) for ref in message.available.blocks)
+                self._there.update((BlockHash(ref.hash), ref) for ref in message.available.blocks)
+                self._never.update(BlockHash(raw) for raw in message.available.never)
                 self._is_complete |= message.available.complete
                 self._note_availability(now)
             case "closed":
@@ -117,15 +124,26 @@ class Fetch:
         self._session = await links.connected(lane.store)
         links.listen(self._session, lane.key, self)
         self._session.send(kvstore_pb2.StoreDown(claim=kvstore_pb2.Claim(handoff=handoff_to_pb(lane.key))))
+        self._say_wanted()
         while self._missing is None or self._missing:
             self._wake.clear()
             missing = self._missing or {}
+            for block in [missing[each] for each in self._never if each in missing]:
+                self._bad(block, KVMissing("a block of the hand-over does not come"))
             if there := [block for block in missing.values() if block.hash in self._there]:
-                await self._get(there, is_last=len(there) == len(missing))
+                await self._get(self._session, there, is_last=len(there) == len(missing))
             elif missing and self._is_complete:
-                raise KVMissing("the hand-over ended without all of its blocks")
-            else:
+                raise self._gap or KVMissing("the hand-over ended without all of its blocks")
+            elif missing or self._missing is None:
                 await self._news()
+        if self._gap:
+            raise self._gap
+
+    def _say_wanted(self) -> None:
+        """Once both the session and the need are known. Who needs nothing releases instead."""
+        if self._session and self._session.is_open and self._missing:
+            want = kvstore_pb2.Want(handoff=handoff_to_pb(self.lane.key), hashes=list(self._missing))
+            self._session.send(kvstore_pb2.StoreDown(want=want))
 
     async def _news(self) -> None:
         patience = self._tools.links.patience if self._is_expected and not self._has_writer else None
@@ -135,26 +153,36 @@ class Fetch:
         except TimeoutError:
             raise KVMissing("the writer has not come to the store") from None
 
-    async def _get(self, blocks: Sequence[FetchBlock], *, is_last: bool) -> None:
+    async def _get(self, session: StoreSession, blocks: Sequence[FetchBlock], *, is_last: bool) -> None:
         if self._span is None:
             self._span = self._tools.telemetry.start("kv.get", self.lane.traceparent)
         if is_last:
             # Earlier, a planted delay could hide behind blocks that are still to be computed.
-            await self._tools.faults.pause("kv.get")
+            await self._tools.faults.wait("kv.get")
         lane = self.lane._replace(traceparent=traceparent(self._span))
-        await self._tools.carrier.get(lane, blocks, self._filled)
-        if any(block.hash in (self._missing or {}) for block in blocks):
-            raise KVMissing("the store sent fewer blocks than it has")
+        refs = [(block, self._there[block.hash]) for block in blocks]
+        wanted = [
+            WantedBlock(block, ref.generation, ref.page if ref.HasField("page") else -1, ref.checksum)
+            for block, ref in refs
+        ]
+        await self._tools.way(session).get(lane, wanted, GetCalls(self._filled, self._bad))
 
     def _filled(self, block: FetchBlock, size: int) -> None:
         self._landed += 1
         self._bytes += size
-        if self._missing is not None:
-            del self._missing[block.hash]
+        self._settle(block)
         self._calls.landed(block.index)
 
+    def _bad(self, block: FetchBlock, why: DiptychError) -> None:
+        self._gap = self._gap or why
+        self._settle(block)
+
+    def _settle(self, block: FetchBlock) -> None:
+        if self._missing is not None:
+            self._missing.pop(block.hash, None)
+
     def _note_availability(self, now: float) -> None:
-        if self._missing is not None and self._all_there_at is None and self._missing.keys() <= self._there:
+        if self._missing is not None and self._all_there_at is None and self._missing.keys() <= self._there.keys():
             self._all_there_at = now
 
     def _fail(self, error: DiptychError) -> None:

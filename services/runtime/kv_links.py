@@ -1,6 +1,7 @@
 """A worker's sessions with the kvstores, and who on the worker hears what they say.
 
 Whoever is party to a hand-over listens under its key; when the session it speaks on ends, it hears that it is lost.
+A session counts as live once it is known whether the store's arena can be mapped here.
 Bulk bytes go on a channel of their own, so that they never stand before a claim or a release.
 """
 
@@ -18,9 +19,9 @@ from services.runtime.session_pool import SessionPool
 
 StoreSession = Session[kvstore_pb2.StoreDown]
 
-CONNECT_SECONDS = 2.0
-"""How long a hand-over waits for a store, or for a writer, that is not there; after that its KV is computed rather
-than moved."""
+CONNECT_SECONDS = 0.5
+"""How long a hand-over waits for the first session with a store, or for a writer, that is not there; after that its KV
+is computed rather than moved. One that needs a store whose session was lost does not wait."""
 
 
 class Listener(Protocol):
@@ -33,11 +34,22 @@ class Listener(Protocol):
         """The session ended; the store lets go of everything."""
 
 
+class Ground(Protocol):
+    """What may be mapped here of the stores that there are sessions with."""
+
+    async def attach(self, session: StoreSession, said: kvstore_pb2.Arena) -> None:
+        """Returns when it is known whether the store's blocks can be reached without it."""
+
+    def detach(self, session: StoreSession) -> None:
+        """The session has ended."""
+
+
 class StoreLinks:
     """Sessions by address. An async context manager."""
 
-    def __init__(self, terms: Terms, token: str, patience: float = CONNECT_SECONDS) -> None:
+    def __init__(self, terms: Terms, token: str, ground: Ground, patience: float = CONNECT_SECONDS) -> None:
         self.patience = patience
+        self._ground = ground
         self.incarnation = terms.hello.incarnation
         self.token = token
         self._pool: SessionPool[kvstore_pb2.StoreDown, kvstore_pb2.StoreUp] = SessionPool(
@@ -46,6 +58,9 @@ class StoreLinks:
         self._live: dict[str, StoreSession] = {}
         self._arrivals: dict[str, asyncio.Event] = {}
         """Set while the session to the address is live."""
+        self._lost: set[str] = set()
+        """Addresses whose session has ended and is not back."""
+        self._attaching: dict[StoreSession, asyncio.Task[None]] = {}
         self._listeners: dict[tuple[StoreSession, RequestKey], list[Listener]] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
 
@@ -65,12 +80,18 @@ class StoreLinks:
     async def drop(self, address: str) -> None:
         """The store at `address` is gone for good."""
         self._pool.drop(address)
+        self._lost.discard(address)
         if channel := self._channels.pop(address, None):
             await channel.close()
 
     async def connected(self, address: str) -> StoreSession:
-        """The live session to `address`, once there is one. Raises WorkerLost if there is none for too long."""
+        """The live session to `address`, once there is one.
+
+        Raises WorkerLost at once if it was lost and is not back, and if there is none for too long.
+        """
         self.ensure(address)
+        if address in self._lost:
+            raise WorkerLost("the session with the kvstore is lost")
         try:
             async with asyncio.timeout(self.patience):
                 while address not in self._live:
@@ -80,10 +101,13 @@ class StoreLinks:
         return self._live[address]
 
     def bulk(self, address: str) -> "kvstore_pb2_grpc.KVStoreAsyncStub":
-        """For puts and gets."""
-        if address not in self._channels:
-            self._channels[address] = dial.channel(address)
-        return kvstore_pb2_grpc.KVStoreStub(self._channels[address])
+        """For puts."""
+        return kvstore_pb2_grpc.KVStoreStub(self._channel(address))
+
+    def pull(self, address: str) -> "grpc.aio.StreamStreamMultiCallable[kvstore_pb2.PullDown, bytes]":
+        """For gets: the parts come as they are on the wire."""
+        encode = kvstore_pb2.PullDown.SerializeToString
+        return self._channel(address).stream_stream("/diptych.internal.KVStore/Pull", request_serializer=encode)
 
     def listen(self, session: StoreSession, key: RequestKey, listener: Listener) -> None:
         """From now on `listener` hears what `session` says of `key`."""
@@ -104,35 +128,60 @@ class StoreLinks:
         """Names of the stores there is a session with."""
         return sorted(session.peer.name for session in self._live.values())
 
+    def stores(self) -> list[str]:
+        """Addresses of the stores there is a session with."""
+        return sorted(self._live)
+
     # --- what the pool tells
 
     def opened(self, session: StoreSession) -> None:
-        self._live[session.address] = session
-        self._arrival(session.address).set()
+        """What it may be used for, it says next."""
 
     def received(self, session: StoreSession, message: kvstore_pb2.StoreUp, now: float) -> None:
         match message.WhichOneof("kind"):
+            case "arena":
+                work = self._attach(session, message.arena)
+                self._attaching[session] = asyncio.create_task(work, name=f"attach-{session.address}")
+                return
             case "wanted":
                 key = codec.key_from_pb(message.wanted.handoff)
             case "available":
                 key = codec.key_from_pb(message.available.handoff)
             case "closed":
                 key = codec.key_from_pb(message.closed.handoff)
+            case "lent":
+                key = codec.key_from_pb(message.lent.loan)
             case _:
                 return
         for listener in tuple(self._listeners.get((session, key), ())):
             listener.heard(message, now)
 
     def closed(self, session: StoreSession) -> None:
+        if task := self._attaching.pop(session, None):
+            task.cancel()
         if self._live.get(session.address) is session:
             del self._live[session.address]
             self._arrival(session.address).clear()
+            self._lost.add(session.address)
         for other, key in tuple(self._listeners):
             if other is session:
                 for listener in tuple(self._listeners[other, key]):
                     listener.lost()
+        self._ground.detach(session)
 
     # --- private
+
+    async def _attach(self, session: StoreSession, said: kvstore_pb2.Arena) -> None:
+        await self._ground.attach(session, said)
+        if session.is_open:
+            self._live[session.address] = session
+            self._lost.discard(session.address)
+            self._arrival(session.address).set()
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if address not in self._channels:
+            self._channels[address] = dial.channel(address)
+        return self._channels[address]
 
     def _arrival(self, address: str) -> asyncio.Event:
         return self._arrivals.setdefault(address, asyncio.Event())

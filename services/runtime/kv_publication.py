@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from opentelemetry.trace import Span
 
 from services.core.batch_events import SealedBlock
-from services.core.errors import DiptychError, StaleHandoff, WorkerLost, error_from
+from services.core.errors import DiptychError, Overloaded, StaleHandoff, WorkerLost, error_from
 from services.core.ids import BlockHash, BlockId
 from services.pb import kvstore_pb2
 from services.runtime.codec import handoff_to_pb
-from services.runtime.kv_carrier import Lane
 from services.runtime.kv_links import StoreSession
 from services.runtime.kv_tools import Tools, outcome
+from services.runtime.kv_way import GrantedBlock, Lane, PutCalls
 from services.runtime.telemetry import traceparent
 
 
@@ -62,11 +62,16 @@ class Publication:
         self._unsealed: dict[BlockHash, SealedBlock] = {}
         self._held: dict[BlockHash, BlockId] = {}
         """Blocks that are not done."""
-        self._wanted: list[SealedBlock] = []
+        self._granted: dict[BlockHash, GrantedBlock] = {}
+        """Those the store has a page for, to be put next."""
+        self._under_way: set[BlockHash] = set()
+        """Those that are being put: whatever is heard of them, they are done only when their copies are."""
         self._is_finished = self._is_aborted = self._is_over = False
         self._said_complete = self._was_paused = False
-        self._skipped = self._bytes = 0
+        self._skipped = self._bytes = self._failed = 0
         self._error: DiptychError | None = None
+        self._gap: DiptychError | None = None
+        """Why a block was not sealed although the publication went on."""
         self._span: Span | None = None
         self._wake = asyncio.Event()
         self.task = asyncio.create_task(self._run(), name=f"publish-{lane.key}")
@@ -110,12 +115,10 @@ class Publication:
     def heard(self, message: kvstore_pb2.StoreUp, now: float) -> None:
         match message.WhichOneof("kind"):
             case "wanted":
-                hashes = [BlockHash(raw) for raw in message.wanted.hashes]
-                self._wanted += [self._unsealed[each] for each in hashes if each in self._unsealed]
+                self._hear_wanted(message.wanted)
             case "available":
                 for ref in message.available.blocks:
-                    if self._sealed(BlockHash(ref.hash)):
-                        self._skipped += 1
+                    self._skip(BlockHash(ref.hash))
             case "closed":
                 self._fail(error_from(message.closed.reason, message.closed.message))
         self._wake.set()
@@ -125,6 +128,30 @@ class Publication:
 
     # --- private
 
+    def _hear_wanted(self, wanted: kvstore_pb2.Wanted) -> None:
+        for grant in wanted.grants:
+            if block := self._unsealed.get(BlockHash(grant.hash)):
+                page = grant.page if grant.HasField("page") else -1
+                self._granted[block.hash] = GrantedBlock(block, grant.generation, page)
+        for raw in wanted.refused:
+            block = self._unsealed.get(BlockHash(raw))
+            if block and block.hash not in self._under_way:
+                self._give_up(block, Overloaded("every block of the store is in use"))
+        for raw in wanted.not_needed:
+            self._skip(BlockHash(raw))
+
+    def _skip(self, block_hash: BlockHash) -> None:
+        """The block need not be put. What was granted for it is given back."""
+        if block_hash in self._under_way:
+            return
+        granted = self._granted.pop(block_hash, None)
+        if granted and self._session and self._session.is_open:
+            written = kvstore_pb2.Written(handoff=handoff_to_pb(self.lane.key))
+            written.given_up.add(hash=block_hash, generation=granted.generation)
+            self._session.send(kvstore_pb2.StoreDown(written=written))
+        if self._sealed(block_hash):
+            self._skipped += 1
+
     async def _run(self) -> None:
         links, lane = self._tools.links, self.lane
         self._session = await links.connected(lane.store)
@@ -132,8 +159,8 @@ class Publication:
         while True:
             self._wake.clear()
             self._offer(self._session)
-            if self._wanted:
-                await self._put()
+            if self._granted:
+                await self._put(self._session)
             elif self._said_complete and not self._unsealed:
                 return
             else:
@@ -150,15 +177,17 @@ class Publication:
             self._said_complete = True
             session.send(kvstore_pb2.StoreDown(offer=kvstore_pb2.Offer(handoff=handoff, complete=True)))
 
-    async def _put(self) -> None:
+    async def _put(self, session: StoreSession) -> None:
         if not self._was_paused:
             self._was_paused = True
-            await self._tools.faults.pause("kv.put")
-        blocks, self._wanted = self._wanted, []
+            await self._tools.faults.wait("kv.put")
+        granted, self._granted = list(self._granted.values()), {}
+        self._under_way = {each.block.hash for each in granted}
         lane = self.lane._replace(traceparent=traceparent(self._span) if self._span else "")
-        await self._tools.carrier.put(lane, blocks, self._copied)
-        for block in blocks:
-            self._sealed(block.hash)
+        await self._tools.way(session).put(lane, granted, PutCalls(self._copied, self._give_up))
+        self._under_way.clear()
+        for each in granted:
+            self._sealed(each.block.hash)
 
     def _copied(self, block: SealedBlock, size: int) -> None:
         self._bytes += size
@@ -167,6 +196,12 @@ class Publication:
     def _sealed(self, block_hash: BlockHash) -> bool:
         self._done(block_hash)
         return self._unsealed.pop(block_hash, None) is not None
+
+    def _give_up(self, block: SealedBlock, why: DiptychError) -> None:
+        """This block will not be sealed; the others may."""
+        if self._sealed(block.hash):
+            self._failed += 1
+            self._gap = self._gap or why
 
     def _done(self, block_hash: BlockHash) -> None:
         if (block := self._held.pop(block_hash, None)) is not None:
@@ -182,7 +217,7 @@ class Publication:
         self._error = outcome(task, self._error)
         if self._said_complete and not self._unsealed:
             # The reader may leave, and close the hand-over, as soon as it has the last block.
-            self._error = None
+            self._error = self._gap
         if self._session:
             self._tools.links.unlisten(self._session, self.lane.key, self)
             self._release(self._session)
@@ -203,14 +238,16 @@ class Publication:
             self._span.set_attributes(
                 {"diptych.blocks": sent.blocks, "diptych.blocks_skipped": sent.skipped, "diptych.bytes": sent.bytes}
             )
-            self._tools.telemetry.end(self._span, asyncio.CancelledError() if self._is_aborted else self._fault())
+            self._tools.telemetry.end(
+                self._span, asyncio.CancelledError() if self._is_aborted else self._what_went_wrong()
+            )
 
-    def _fault(self) -> DiptychError | None:
+    def _what_went_wrong(self) -> DiptychError | None:
         """What went wrong. A reader that left has what it needs, or is gone with its request: nothing did."""
         return None if isinstance(self._error, StaleHandoff) else self._error
 
     def _summary(self) -> Published:
-        return Published(len(self._known) - len(self._unsealed), self._skipped, self._bytes, self._error)
+        return Published(len(self._known) - len(self._unsealed) - self._failed, self._skipped, self._bytes, self._error)
 
     def _report(self) -> None:
         if not self._is_aborted:

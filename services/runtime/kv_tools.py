@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from services.core.errors import DiptychError, InternalError, WorkerLost
 from services.runtime.faults import Faults
-from services.runtime.kv_carrier import Carrier
-from services.runtime.kv_links import StoreLinks
+from services.runtime.kv_attachments import Attachments
+from services.runtime.kv_far import FarWay
+from services.runtime.kv_links import StoreLinks, StoreSession
+from services.runtime.kv_way import Way
 from services.runtime.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -18,9 +20,14 @@ class Tools:
     """Made once per worker."""
 
     links: StoreLinks
-    carrier: Carrier
+    near: Attachments
+    far: FarWay
     telemetry: Telemetry
     faults: Faults
+
+    def way(self, session: StoreSession) -> Way:
+        """How bytes get to the store of this session, and from it."""
+        return self.near.way(session) or self.far
 
 
 def outcome(task: asyncio.Task[None], known: DiptychError | None) -> DiptychError | None:

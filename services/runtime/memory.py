@@ -9,6 +9,7 @@ from services.pb import operations_pb2
 
 STATM = Path("/proc/self/statm")
 ROLLUP = Path("/proc/self/smaps_rollup")
+STATUS = Path("/proc/self/status")
 
 
 def memory_of(engine: Callable[[], EngineMemory]) -> operations_pb2.Memory:
@@ -27,6 +28,7 @@ def memory_of(engine: Callable[[], EngineMemory]) -> operations_pb2.Memory:
         code=found.code,
         heap=found.heap,
         kv_reserved=of_engine.kv_reserved,
+        arena=found.arena,
         device=of_engine.device,
     )
 
@@ -34,9 +36,12 @@ def memory_of(engine: Callable[[], EngineMemory]) -> operations_pb2.Memory:
 def resident() -> Resident:
     """This process's. Raises `OSError` where there is no /proc."""
     total = int(STATM.read_text().split()[1]) * mmap.PAGESIZE
-    kilobytes = {}
-    for line in ROLLUP.read_text().splitlines()[1:]:
-        name, amount = line.split(":")
-        kilobytes[name] = int(amount.split()[0])
-    anonymous = kilobytes["Anonymous"] * 1024
-    return Resident(total, kilobytes["Rss"] * 1024 - anonymous, anonymous)
+    rollup, status = _kilobytes(ROLLUP), _kilobytes(STATUS)
+    anonymous, shared = rollup["Anonymous"] * 1024, status["RssShmem"] * 1024
+    return Resident(total, rollup["Rss"] * 1024 - anonymous - shared, shared, anonymous)
+
+
+def _kilobytes(page: Path) -> dict[str, int]:
+    """Lines such as `Rss:  1648 kB`."""
+    lines = (line.split() for line in page.read_text().splitlines())
+    return {fields[0].rstrip(":"): int(fields[1]) for fields in lines if fields[2:] == ["kB"]}

@@ -29,6 +29,7 @@ class Instrument:
 _GATEWAY = frozenset({"gateway"})
 _WORKERS = frozenset({"prefill", "decode"})
 _POOLS = _WORKERS | {"kvstore"}
+_ALL = _POOLS | {"gateway", "scheduler"}
 
 INSTRUMENTS: tuple[Instrument, ...] = (
     Instrument("diptych_requests_total", "counter", "Requests by outcome.", _GATEWAY, ("outcome",)),
@@ -44,6 +45,8 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     Instrument("diptych_waiting_tokens", "gauge", "Prompt tokens yet to be computed.", _WORKERS),
     Instrument("diptych_steps_total", "counter", "Engine steps.", _WORKERS),
     Instrument("diptych_step_seconds", "histogram", "Time of an engine step.", _WORKERS),
+    Instrument("diptych_oldest_holding_seconds", "gauge", "Age of the oldest thing held for a request.", _ALL),
+    Instrument("diptych_faults_total", "counter", "Planted faults that struck, in tests.", _ALL, ("seam",)),
 )
 
 OUTCOMES = frozenset({"stop", "length", "cancelled"}) | frozenset(BY_REASON)

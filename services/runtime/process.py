@@ -63,12 +63,13 @@ def new_process(service: str, settings: SettingsT) -> Process[SettingsT]:
         "service.instance.id": identity.name,
     }
     endpoints = [endpoint for endpoint in (settings.collector, settings.otlp_endpoint) if endpoint]
+    metrics = Metrics(service)
     return Process(
         settings=settings,
         identity=identity,
         telemetry=Telemetry(resource, [otlp_exporter(endpoint) for endpoint in endpoints]),
-        metrics=Metrics(service),
-        faults=Faults(settings.faults),
+        metrics=metrics,
+        faults=Faults(settings.faults, lambda seam: metrics.count("diptych_faults_total", seam=seam)),
         bus=Bus(settings.nats_url, identity.name),
         stopping=asyncio.Event(),
     )

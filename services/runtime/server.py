@@ -42,6 +42,10 @@ class Parts:
     """What is held now, for whom, since when."""
     load: Callable[[], operations_pb2.Load] = operations_pb2.Load
     peers: Callable[[], list[str]] = list
+    stores: Callable[[], list[str]] = list
+    """Addresses of kvstores it has a session with."""
+    near_stores: Callable[[], list[str]] = list
+    """Of these, those whose arena it has mapped."""
     memory: Callable[[], EngineMemory] = EngineMemory
     """What its engine has of the process's memory; called beside everything else, on another thread."""
     model: str = ""
@@ -125,20 +129,18 @@ class Server(operations_pb2_grpc.OperationsServicer):
             event_loop=f"{loop.__module__}.{loop.__qualname__}",
             has_torch="torch" in sys.modules,
             peers=parts.peers(),
+            stores=parts.stores(),
+            near_stores=parts.near_stores(),
         )
 
     async def Audit(self, request: operations_pb2.AuditRequest, context: object) -> operations_pb2.AuditReport:
         identity = self._process.identity
-        now = time.monotonic()
-        spans = [
-            operations_pb2.Holding(kind="span", state=name, age_seconds=now - since, count=1)
-            for name, since in self._process.telemetry.open_spans()
-        ]
         return operations_pb2.AuditReport(
             service=identity.service,
             name=identity.name,
             incarnation=identity.incarnation,
-            holdings=[*self._parts.holdings(), *spans],
+            holdings=self._holdings(),
+            load=self._parts.load(),
         )
 
     async def Status(self, request: operations_pb2.StatusRequest, context: object) -> operations_pb2.Announcement:
@@ -184,6 +186,16 @@ class Server(operations_pb2_grpc.OperationsServicer):
         load, metrics = self._parts.load(), self._process.metrics
         for name in ("running", "waiting", "blocks_total", "blocks_used", "blocks_cached", "waiting_tokens"):
             metrics.set(f"diptych_{name}", getattr(load, name))
+        ages = [holding.age_seconds for holding in self._holdings() if holding.request_id or holding.kind == "span"]
+        metrics.set("diptych_oldest_holding_seconds", max(ages, default=0.0))
+
+    def _holdings(self) -> list[operations_pb2.Holding]:
+        now = time.monotonic()
+        spans = [
+            operations_pb2.Holding(kind="span", state=name, age_seconds=now - since, count=1)
+            for name, since in self._process.telemetry.open_spans()
+        ]
+        return [*self._parts.holdings(), *spans]
 
 
 @asynccontextmanager

@@ -20,12 +20,13 @@ import grpc
 import grpc.aio
 
 from services.core.errors import KVIncompatible, WorkerLost
+from services.core.fault_plan import Detour
 from services.pb import kvstore_pb2, session_pb2
 from services.runtime.faults import Faults
 
 log = logging.getLogger(__name__)
 
-PROTOCOL = 1
+PROTOCOL = 2
 TICK_SECONDS = 0.5
 OUTBOX_LIMIT = 8192
 
@@ -42,7 +43,9 @@ class Terms:
     timeout: float
     faults: Faults = field(default_factory=lambda: Faults({}))
     seams: dict[str, str] = field(default_factory=dict)
-    """Message kind to fault seam: a delay planted there holds back messages of that kind."""
+    """Kind of message to the fault seam that it passes on its way out."""
+    step: str = ""
+    """The fault seam that every message passes when it is heard."""
 
 
 class Session(Generic[OutT]):
@@ -57,6 +60,7 @@ class Session(Generic[OutT]):
         self._out_type: type[OutT] = out_type
         self._terms = terms
         self._outbox: deque[OutT] = deque()
+        self._detour: Detour[OutT] = Detour()
         self._wake = asyncio.Event()
         self._broken = asyncio.Event()
         self._has_greeted = asyncio.Event()
@@ -66,6 +70,11 @@ class Session(Generic[OutT]):
     @property
     def is_open(self) -> bool:
         return not self._broken.is_set()
+
+    @property
+    def owner(self) -> str:
+        """The peer, as an audit names whoever something is held for."""
+        return f"{self.peer.name}/{self.peer.incarnation}"
 
     def send(self, message: OutT) -> None:
         """Queues `message`. Never blocks; a peer that does not keep up loses the session."""
@@ -131,6 +140,7 @@ class Session(Generic[OutT]):
                 return
             self.heard_at = time.monotonic()
             if message.WhichOneof("kind") != "tick":
+                await self._terms.faults.wait(self._terms.step)
                 receiver.received(self, message, self.heard_at)  # type: ignore[arg-type]  # one of the four, by the stub
 
     async def _write(self, write: Callable[[OutT], Awaitable[None]]) -> None:
@@ -139,8 +149,9 @@ class Session(Generic[OutT]):
             await self._until_due()
             while self._outbox:
                 message = self._outbox.popleft()
-                await self._terms.faults.pause(self._terms.seams.get(str(message.WhichOneof("kind")), ""))
-                await write(message)
+                deed = await self._terms.faults.wait(self._terms.seams.get(str(message.WhichOneof("kind")), ""))
+                for each in self._detour.after(message, deed):
+                    await write(each)
 
     async def _until_due(self) -> None:
         """Returns when there is something to send; a tick goes out when there is not, twice a second."""

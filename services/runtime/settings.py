@@ -6,8 +6,10 @@
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from services.core.fault_plan import FaultPlan, Plant
 
 
 class ServiceSettings(BaseSettings):
@@ -39,8 +41,15 @@ class ServiceSettings(BaseSettings):
     exit_with_parent: bool = False
     """Stop when standard input reaches its end: whoever started this process is gone."""
     profile: Literal["production", "test"] = "production"
-    faults: dict[str, float] = Field(default_factory=dict)
-    """Planted delays, seam to seconds; refused unless the profile is `test`."""
+    faults: dict[str, float | dict[str, float]] = Field(default_factory=dict)
+    """What goes wrong on purpose, by seam: seconds of delay, or what `core/fault_plan.py` knows; refused unless the
+    profile is `test`."""
+
+    @field_validator("faults")
+    @classmethod
+    def _faults_are_possible(cls, faults: dict[str, Plant]) -> dict[str, Plant]:
+        FaultPlan(faults)
+        return faults
 
     @model_validator(mode="after")
     def _faults_need_the_test_profile(self) -> Self:

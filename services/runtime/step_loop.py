@@ -104,7 +104,7 @@ class StepLoop:
                 await self._woken.wait()
 
     async def _execute(self, plan: StepPlan) -> StepResult:
-        await self._faults.pause(self._seam)
+        await self._faults.wait(self._seam)
         begin = time.monotonic()
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._compute, self._runner.execute, plan)

@@ -13,8 +13,9 @@ from services.core.memory import EngineMemory
 from services.pb import session_pb2
 from services.runtime.desk import Desk
 from services.runtime.duty import Duty
-from services.runtime.kv_carrier import BlockBytes
-from services.runtime.kv_client import KVClient
+from services.runtime.kv_client import KVClient, Reach
+from services.runtime.kv_way import BlockBytes
+from services.runtime.letters import Letters
 from services.runtime.process import Process
 from services.runtime.server import Parts, serving
 from services.runtime.session import PROTOCOL, Terms
@@ -22,6 +23,9 @@ from services.runtime.session_server import SERVICE, SessionServer
 from services.runtime.step_loop import Runner, StepLoop
 from services.runtime.store_watch import StoreWatch
 from services.runtime.worker_settings import WorkerSettings
+
+SEAMS = {"written": "kv.written"}
+"""Fault seams on the way to a kvstore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +60,11 @@ async def serve_worker(process: Process[WorkerSettingsT], engine: WorkerEngine, 
         fingerprint=engine.digest,
         format=engine.format,
     )
-    terms = Terms(hello, settings.session_timeout, process.faults)
-    client = KVClient(engine.kv, terms, settings.token.get_secret_value(), process.telemetry)
+    terms = Terms(hello, settings.session_timeout, process.faults, SEAMS)
+    reach = Reach(attach=settings.attach)
+    client = KVClient(engine.kv, terms, settings.token.get_secret_value(), process.telemetry, reach)
     stores = StoreWatch(process.bus, client.links, settings.kvstores)
-    desk = Desk(loop, make_duty(client, loop), process.telemetry)
+    desk = Desk(loop, make_duty(client, loop), process.telemetry, Letters(settings.event_window))
 
     parts = Parts(
         register=[SessionServer(terms, desk).register],
@@ -67,6 +72,8 @@ async def serve_worker(process: Process[WorkerSettingsT], engine: WorkerEngine, 
         holdings=lambda: desk.holdings() + client.holdings(),
         load=loop.load,
         peers=client.links.peers,
+        stores=client.links.stores,
+        near_stores=client.near_stores,
         memory=engine.memory,
         model=engine.model,
         fingerprint=engine.digest,

@@ -40,8 +40,12 @@ class WorkerSettings(ServiceSettings):
     """Most tokens of a request; 0 takes the model's context, cut to what the KV blocks can hold."""
     step_seconds: float = Field(default=0.18, gt=0)
     """Predicted seconds a step may take; chunks are cut to it, so that a cancellation never waits longer."""
+    event_window: float = Field(default=0.01, ge=0)
+    """Seconds from one message with tokens to the next at least: shorter steps share a message. 0: one a step."""
     watermark_blocks: int = Field(default=4, ge=0)
     """Blocks that starting a request leaves for the growth of the others."""
+    attach: bool = True
+    """Copy straight into and out of the memory of a kvstore on this node; false streams to all."""
     kvstores: list[str] = Field(default_factory=list)
     """Static addresses of kvstores; others are found on the bus."""
 

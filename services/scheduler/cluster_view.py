@@ -1,10 +1,13 @@
-"""What the scheduler knows of the cluster: workers with a live session, their last word on their load, stores.
+"""What the scheduler knows of the cluster: workers with a live session, their last word on their load and on the stores
+they reach, and what the stores hold.
 
 Recent placements count before the worker's own report of them arrives.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+
+from services.scheduler.prefix_index import PrefixIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,10 @@ class WorkerStatus:
     blocks_total: int
     blocks_used: int
     waiting_tokens: int
+    stores: frozenset[str] = frozenset()
+    """Addresses of stores it has a session with."""
+    near_stores: frozenset[str] = frozenset()
+    """Of these, those it copies to and from without a network."""
 
 
 @dataclass(slots=True)
@@ -33,7 +40,11 @@ class ClusterView:
     workers: dict[str, WorkerStatus] = field(default_factory=dict)
     """By address; only those with a live session."""
     kvstores: dict[str, str] = field(default_factory=dict)
-    """Address to name."""
+    """Stores that are configured or announced: address to name."""
+    unready_stores: set[str] = field(default_factory=set)
+    """Addresses of stores that say they take nothing."""
+    prefixes: PrefixIndex = field(default_factory=PrefixIndex)
+    """What the stores hold."""
     placed: Counter[str] = field(default_factory=Counter)
     """Requests this scheduler has on each worker now."""
     overloaded: set[str] = field(default_factory=set)
@@ -69,6 +80,14 @@ class ClusterView:
         """Ready workers of a service, in a stable order."""
         ready = [worker for worker in self.workers.values() if worker.service == service and worker.is_ready]
         return sorted(ready, key=lambda worker: worker.address)
+
+    def stores_of(self, *workers: WorkerStatus) -> frozenset[str]:
+        """Stores that all of these have a session with: a store that has died costs a request nothing."""
+        return frozenset.intersection(*(worker.stores for worker in workers)) - self.unready_stores
+
+    def name_of(self, store: str) -> str:
+        """For people; its address if it is known only from workers."""
+        return self.kvstores.get(store, store)
 
     def in_flight(self, worker: WorkerStatus) -> int:
         """Requests on a worker: this scheduler's own, counted as they come and go, and those of others."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Protocol
 
+from services.core.blocks import BlockNames
 from services.core.errors import DiptychError, Draining, EngineFault, Overloaded
 from services.core.ids import RequestKey
 from services.core.request import Request
@@ -116,8 +117,8 @@ class Conductor:
         self._set_expiry()
 
     def _placement(self, request: Request) -> Placement | DiptychError | None:
-        fingerprint = self._tickets[request.key].session.peer.fingerprint
-        return outcome_of(partial(place, request, self._view, fingerprint))
+        ticket = self._tickets[request.key]
+        return outcome_of(partial(place, request, self._view, ticket.names, ticket.session.peer.fingerprint))
 
     # --- views
 
@@ -144,6 +145,8 @@ class Conductor:
                 age_seconds=now - ticket.began,
                 count=1,
                 state=ticket.story.phase.value,
+                owner=ticket.session.owner,
+                last_heard_seconds=now - ticket.session.heard_at,
             )
             for ticket in self._tickets.values()
         ]
@@ -160,11 +163,12 @@ class Conductor:
         span = self._telemetry.start("scheduler.request", start.traceparent)
         timeline = Timeline(self._telemetry, traceparent(span), now)
         story = Story(request, self._settings.max_attempts)
-        ticket = Ticket(story, session, gateway_key, span, timeline, began=now, filed=request.key)
+        names = BlockNames(request.salt)
+        ticket = Ticket(story, session, gateway_key, span, timeline, began=now, filed=request.key, names=names)
         self._tickets[ticket.key] = self._by_gateway_key[gateway_key] = ticket
         self._idle.clear()
         timeline.enter("scheduler.queue", now)
-        if delay := self._faults.delay("scheduler.queue"):
+        if delay := self._faults.at("scheduler.queue").delay:
             asyncio.get_running_loop().call_later(delay, self._enqueue, ticket)
         else:
             self._enqueue(ticket)

@@ -14,7 +14,8 @@ def start(ticket: Ticket, role: Role, now: float) -> session_pb2.Down:
     """The current attempt for a worker in `role`."""
     request = replace(ticket.story.request, role=role)
     kvstore = ticket.placement.kvstore if ticket.placement else ""
-    return session_pb2.Down(start=codec.start_to_pb(request, now, traceparent(ticket.span), kvstore))
+    sources = ticket.placement.sources if ticket.placement and role is not Role.DECODE else ()
+    return session_pb2.Down(start=codec.start_to_pb(request, now, traceparent(ticket.span), kvstore, sources))
 
 
 def to_worker(ticket: Ticket, effect: PassFirstToken | CancelLeg | FinishLeg) -> session_pb2.Down:

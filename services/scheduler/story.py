@@ -11,6 +11,7 @@ every phase. Facts of an earlier attempt never get here: the conductor files sto
 from dataclasses import dataclass
 from enum import Enum
 
+from services.core.block_facts import BlockSource
 from services.core.errors import DiptychError, Draining, InternalError, Overloaded, WorkerLost
 from services.core.plan import TokenLogprobs
 from services.core.request import FinishReason, Request, Role
@@ -37,6 +38,8 @@ class Placement:
     """Empty: the decode worker prefills by itself."""
     kvstore: str = ""
     why: str = ""
+    sources: tuple[BlockSource, ...] = ()
+    """Stores that hold the beginning of the prompt, for whoever computes it."""
 
     @property
     def is_split(self) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from opentelemetry.trace import Span
 
+from services.core.blocks import BlockNames
 from services.core.ids import RequestKey
 from services.core.request import Request
 from services.pb import session_pb2
@@ -38,6 +39,8 @@ class Ticket:
     began: float
     filed: RequestKey
     """The attempt it is filed under."""
+    names: BlockNames
+    """Of its blocks, in every attempt."""
     placement: Placement | None = None
     """The latest, for the record."""
     queued_until: float | None = None

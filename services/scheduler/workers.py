@@ -68,9 +68,11 @@ class Workers:
                 await self._stop_asking()
 
     def peers(self) -> list[str]:
-        """Names of the workers and stores that a request can be placed on."""
-        workers = [worker.name for worker in self._view.workers.values() if worker.is_ready]
-        return sorted([*workers, *self._view.kvstores.values()])
+        """Names of the workers that a request can be placed on, and of the stores that all of them reach."""
+        workers = [worker for worker in self._view.workers.values() if worker.is_ready]
+        stores = self._view.stores_of(*workers) if workers else frozenset()
+        names = [self._view.kvstores[address] for address in stores if address in self._view.kvstores]
+        return sorted([*(worker.name for worker in workers), *names])
 
     # --- sessions
 
@@ -97,17 +99,23 @@ class Workers:
                 self._pool.drop(address)
         for address in present:
             self._pool.ensure(address)
-        self._view.kvstores = self._known_stores()
+        self._note_stores()
         self._ask_the_silent()
         # Whoever had no room half a second ago may have some now.
         self._view.overloaded.clear()
         self._conductor.assign()
 
     def _ask_the_silent(self) -> None:
-        """While the bus is away, workers are asked how busy they are, lest one that was full stays full for ever."""
-        stale_before = time.monotonic() - SILENT_SECONDS
+        """While the bus is away, workers are asked how busy they are, lest one that was full stays full for ever.
+
+        One that does not reach every store yet is asked sooner.
+        """
+        now = time.monotonic()
         for session in self._pool.sessions():
-            if self._heard_at.get(session.address, 0.0) < stale_before:
+            worker = self._view.workers.get(session.address)
+            is_linked = worker is not None and worker.stores >= self._view.kvstores.keys()
+            patience = SILENT_SECONDS if is_linked else REFRESH_SECONDS
+            if self._heard_at.get(session.address, 0.0) < now - patience:
                 self._ask_soon(session.address)
 
     async def _stop_asking(self) -> None:
@@ -128,13 +136,19 @@ class Workers:
             self._view.update(_status(announcement))
             self._conductor.assign()
 
-    def _known_stores(self) -> dict[str, str]:
+    def _note_stores(self) -> None:
+        view = self._view
         announced = {a.address: a.name for a in self._directory.present("kvstore") if a.is_ready}
-        return {address: address for address in self._settings.kvstores} | announced
+        view.kvstores = {address: address for address in self._settings.kvstores} | announced
+        view.unready_stores &= frozenset().union(*(worker.stores for worker in view.workers.values()))
 
     def _heard(self, announcement: operations_pb2.Announcement, traceparent: str) -> None:
         if announcement.service not in WORKER_SERVICES:
-            self._view.kvstores = self._known_stores()
+            if announcement.is_ready:
+                self._view.unready_stores.discard(announcement.address)
+            else:
+                self._view.unready_stores.add(announcement.address)
+            self._note_stores()
             return
         if self._greeted.get(announcement.name) != announcement.incarnation:
             self._greeted[announcement.name] = announcement.incarnation
@@ -173,4 +187,6 @@ def _status(announcement: operations_pb2.Announcement) -> WorkerStatus:
         blocks_total=load.blocks_total,
         blocks_used=load.blocks_used,
         waiting_tokens=load.waiting_tokens,
+        stores=frozenset(announcement.stores),
+        near_stores=frozenset(announcement.near_stores),
     )

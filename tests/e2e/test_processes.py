@@ -42,7 +42,7 @@ async def test_gateway_scheduler_and_kvstore_run_where_torch_is_not_installed(sp
 
 
 async def test_every_process_accounts_for_its_memory_within_a_tenth(split: LocalCluster) -> None:
-    kinds = ("weights_mapped", "weights_private", "kv_resident", "step", "code", "heap")
+    kinds = ("weights_mapped", "weights_private", "kv_resident", "step", "arena", "code", "heap")
     for report in await reports(split.record(), with_memory=True):
         found = memory_json(report)
         assert found is not None, report.recorded.name
@@ -51,6 +51,7 @@ async def test_every_process_accounts_for_its_memory_within_a_tenth(split: Local
         if report.recorded.service in ("prefill", "decode"):
             assert found["weights_mapped"] > 50e6  # a step has read nearly all of the 98 MB
             assert found["kv_used"] + found["kv_cached"] + found["kv_free"] > found["kv_resident"] > 0
+            assert found["arena"] > 300e6  # all of the store's is mapped
         else:
             assert found["weights_mapped"] == found["kv_resident"] == 0
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 
 import grpc.aio
 import pytest
@@ -17,10 +18,13 @@ from services.pb import kvstore_pb2, kvstore_pb2_grpc, session_pb2
 from services.runtime import dial
 from services.runtime.codec import handoff_to_pb
 from services.runtime.edge import remote_errors
+from services.runtime.session import PROTOCOL
+from tests.support import kv_world
 from tests.support.kv_world import (
     PATIENCE,
     SMALL,
     TWO_PARTS,
+    MakeWorker,
     Memory,
     content_of,
     free_port,
@@ -30,10 +34,15 @@ from tests.support.kv_world import (
     sealed,
     wanted,
     within,
-    worker,
 )
 
 Up, Down = kvstore_pb2.StoreUp, kvstore_pb2.StoreDown
+
+
+@pytest.fixture(params=["near", "far"])
+def worker(request: pytest.FixtureRequest) -> MakeWorker:
+    """Workers that have the store's arena mapped, and such as have not."""
+    return partial(kv_world.worker, attach=request.param == "near")
 
 
 def copies(source: Memory, target: Memory, count: int) -> bool:
@@ -51,10 +60,11 @@ class RawWorker:
 
     async def open(self) -> None:
         hello = session_pb2.Hello(
-            protocol=1, name="raw", incarnation=self.incarnation, fingerprint="weights", format=str(SMALL)
+            protocol=PROTOCOL, name="raw", incarnation=self.incarnation, fingerprint="weights", format=str(SMALL)
         )
         await self.session.write(Down(hello=hello))
         await self.hear("hello")
+        await self.hear("arena")
 
     async def hear(self, kind: str) -> kvstore_pb2.StoreUp:
         """The next message that is no tick."""
@@ -67,7 +77,7 @@ class RawWorker:
     async def offer(self, block_hashes: list[BlockHash]) -> list[bytes]:
         offer = kvstore_pb2.Offer(handoff=handoff_to_pb(key()), hashes=block_hashes)
         await self.session.write(Down(offer=offer))
-        return list((await self.hear("wanted")).wanted.hashes)
+        return [grant.hash for grant in (await self.hear("wanted")).wanted.grants]
 
     def header(self, block_hash: BlockHash, content: bytes, checksum: int | None = None) -> kvstore_pb2.PutPart:
         return kvstore_pb2.PutPart(
@@ -80,18 +90,20 @@ class RawWorker:
             )
         )
 
-    async def put(self, *parts: kvstore_pb2.PutPart) -> None:
+    async def put(self, *parts: kvstore_pb2.PutPart) -> list[str]:
+        """Why blocks were refused."""
         with remote_errors():
-            await self.stub.Put(iter(parts))
+            reply = await self.stub.Put(iter(parts))
+        return [refusal.reason for refusal in reply.refused]
 
     async def die(self) -> None:
         await self.channel.close()
 
 
-async def test_what_is_put_is_got_bit_for_bit() -> None:
+async def test_what_is_put_is_got_bit_for_bit(worker: MakeWorker) -> None:
     names = hashes(3)
     async with (
-        kvstore() as store,
+        kvstore(kv_format=TWO_PARTS) as store,
         worker(store.address, TWO_PARTS) as prefill,
         worker(store.address, TWO_PARTS) as decode,
     ):
@@ -108,7 +120,7 @@ async def test_what_is_put_is_got_bit_for_bit() -> None:
         assert (await store.load()).blocks_cached == 3
 
 
-async def test_a_claim_may_come_after_everything_is_put_and_released() -> None:
+async def test_a_claim_may_come_after_everything_is_put_and_released(worker: MakeWorker) -> None:
     names = hashes(4)
     async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
         await prefill.publish_all(key(), names)
@@ -119,7 +131,7 @@ async def test_a_claim_may_come_after_everything_is_put_and_released() -> None:
         assert copies(prefill.memory, decode.memory, 4)
 
 
-async def test_blocks_arrive_chunk_by_chunk_while_the_writer_still_computes() -> None:
+async def test_blocks_arrive_chunk_by_chunk_while_the_writer_still_computes(worker: MakeWorker) -> None:
     names = hashes(4)
     async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
         prefill.memory.fill(names)
@@ -135,7 +147,7 @@ async def test_blocks_arrive_chunk_by_chunk_while_the_writer_still_computes() ->
         assert copies(prefill.memory, decode.memory, 4)
 
 
-async def test_a_second_request_with_the_same_prefix_sends_no_bytes_for_it() -> None:
+async def test_a_second_request_with_the_same_prefix_sends_no_bytes_for_it(worker: MakeWorker) -> None:
     first, second = hashes(3), [*hashes(3), BlockHash(b"more")]
     async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
         await prefill.publish_all(key("a"), first)
@@ -146,7 +158,7 @@ async def test_a_second_request_with_the_same_prefix_sends_no_bytes_for_it() -> 
         assert (await within(reading.no_more)).landed == 4
 
 
-async def test_two_attempts_of_a_request_stand_side_by_side() -> None:
+async def test_two_attempts_of_a_request_stand_side_by_side(worker: MakeWorker) -> None:
     names = hashes(2)
     async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
         prefill.memory.fill(names)
@@ -162,7 +174,7 @@ async def test_two_attempts_of_a_request_stand_side_by_side() -> None:
         assert sorted(old.done) == [0, 1]
 
 
-async def test_a_waiting_writer_takes_over_when_the_first_one_dies() -> None:
+async def test_a_waiting_writer_takes_over_when_the_first_one_dies(worker: MakeWorker) -> None:
     names = hashes(2)
     async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
         first = RawWorker(store.address)
@@ -183,7 +195,7 @@ async def test_a_waiting_writer_takes_over_when_the_first_one_dies() -> None:
         assert (await within(reading.no_more)).landed == 2
 
 
-async def test_a_waiting_writer_sends_nothing_when_the_first_one_seals() -> None:
+async def test_a_waiting_writer_sends_nothing_when_the_first_one_seals(worker: MakeWorker) -> None:
     (name,) = hashes(1)
     content = bytes(SMALL.block_bytes)
     async with kvstore() as store, worker(store.address) as prefill:
@@ -203,7 +215,7 @@ async def test_a_waiting_writer_sends_nothing_when_the_first_one_seals() -> None
         await first.die()
 
 
-async def test_a_corrupt_block_is_refused_and_the_reader_is_told() -> None:
+async def test_a_corrupt_block_is_refused_and_the_reader_is_told(worker: MakeWorker) -> None:
     names, content = hashes(2), bytes(SMALL.block_bytes)
     async with kvstore() as store, worker(store.address) as decode:
         reading = decode.claim(key())
@@ -212,8 +224,8 @@ async def test_a_corrupt_block_is_refused_and_the_reader_is_told() -> None:
         await writer.open()
         await writer.offer(names)
         await writer.put(writer.header(names[0], content), kvstore_pb2.PutPart(bytes=content))
-        with pytest.raises(KVCorrupt):
-            await writer.put(writer.header(names[1], content, checksum=1), kvstore_pb2.PutPart(bytes=content))
+        reasons = await writer.put(writer.header(names[1], content, checksum=1), kvstore_pb2.PutPart(bytes=content))
+        assert reasons == ["KVCorrupt"]
         await writer.session.write(Down(offer=kvstore_pb2.Offer(handoff=handoff_to_pb(key()), complete=True)))
         fetched = await within(reading.no_more)
         assert (fetched.landed, type(fetched.error)) == (1, KVMissing)
@@ -223,70 +235,101 @@ async def test_a_corrupt_block_is_refused_and_the_reader_is_told() -> None:
 
 
 class WrongStore(kvstore_pb2_grpc.KVStoreServicer):
-    """Says that two blocks are there and answers every get with the same messages."""
+    """Says that two blocks are there and answers every pull with the same parts."""
 
-    def __init__(self, answers: list[kvstore_pb2.GetPart]) -> None:
+    def __init__(self, answers: list[kvstore_pb2.Part]) -> None:
         self._answers = answers
 
     async def Open(
         self, request_iterator: AsyncIterator[kvstore_pb2.StoreDown], context: object
     ) -> AsyncIterator[kvstore_pb2.StoreUp]:
-        yield Up(hello=session_pb2.Hello(protocol=1, name="wrong", incarnation="w"))
+        yield Up(hello=session_pb2.Hello(protocol=PROTOCOL, name="wrong", incarnation="w"))
+        yield Up(arena=kvstore_pb2.Arena())
         async for message in request_iterator:
             if message.WhichOneof("kind") == "claim":
                 blocks = [kvstore_pb2.BlockRef(index=n, hash=each) for n, each in enumerate(hashes(2))]
                 available = kvstore_pb2.Available(handoff=message.claim.handoff, blocks=blocks, complete=True)
                 yield Up(available=available)
 
-    async def Put(self, request_iterator: object, context: object) -> kvstore_pb2.PutReply:
-        return kvstore_pb2.PutReply()
-
-    async def Get(self, request: object, context: object) -> AsyncIterator[kvstore_pb2.GetPart]:
-        for answer in self._answers:
+    async def Pull(
+        self, request_iterator: AsyncIterator[kvstore_pb2.PullDown], context: object
+    ) -> AsyncIterator[kvstore_pb2.Part]:
+        for answer in (*self._answers, kvstore_pb2.Part()):
             yield answer
-
-
-def block_parts(block_hash: BlockHash, content: bytes, checksum: int) -> list[kvstore_pb2.GetPart]:
-    header = kvstore_pb2.BlockHeader(hash=block_hash, size=len(content), checksum=checksum)
-    return [kvstore_pb2.GetPart(header=header), kvstore_pb2.GetPart(bytes=content)]
+        async for _ in request_iterator:
+            pass
 
 
 CONTENT = bytes(SMALL.block_bytes)
 CHECKSUM = xxhash.xxh3_64_intdigest(CONTENT)
-WHOLE = block_parts(hashes(2)[0], CONTENT, CHECKSUM)
+FIRST, SECOND = hashes(2)
+
+
+def part(
+    block_hash: BlockHash = SECOND,
+    content: bytes = CONTENT,
+    checksum: int = CHECKSUM,
+    offset: int = 0,
+    refusal: str = "",
+) -> kvstore_pb2.Part:
+    piece = kvstore_pb2.Piece(hash=block_hash, offset=offset, size=len(content), checksum=checksum, refusal=refusal)
+    return kvstore_pb2.Part(pieces=[piece], bytes=content)
+
+
+def half(number: int) -> kvstore_pb2.Part:
+    middle = len(CONTENT) // 2
+    return part(content=CONTENT[number * middle : (number + 1) * middle], offset=number * middle)
 
 
 @pytest.mark.parametrize(
     ("answers", "error"),
     [
-        ([*WHOLE, *block_parts(hashes(2)[1], CONTENT, CHECKSUM ^ 1)], KVCorrupt),
-        ([*WHOLE, *block_parts(hashes(2)[1], CONTENT[1:], xxhash.xxh3_64_intdigest(CONTENT[1:]))], KVCorrupt),
-        ([*WHOLE, *block_parts(BlockHash(b"other"), CONTENT, CHECKSUM)], KVCorrupt),
-        ([*WHOLE, *WHOLE], KVCorrupt),
-        (WHOLE, KVMissing),
+        ([part(checksum=CHECKSUM ^ 1)], KVCorrupt),
+        ([part(content=CONTENT[1:], checksum=xxhash.xxh3_64_intdigest(CONTENT[1:]))], KVMissing),
+        ([part(content=CONTENT + b"x")], KVMissing),
+        ([half(0), half(0)], KVMissing),
+        ([half(1), half(0)], KVMissing),
+        ([half(0), part(BlockHash(b"other"), CONTENT[:9]), half(1)], KVMissing),
+        ([part(BlockHash(b"other"))], KVMissing),
+        ([part(FIRST, bytes(reversed(CONTENT)), checksum=1)], KVMissing),
+        ([part(content=b"", refusal="StaleHandoff")], StaleHandoff),
+        ([kvstore_pb2.Part(pieces=[kvstore_pb2.Piece(hash=SECOND, size=9)], bytes=CONTENT)], KVCorrupt),
+        ([kvstore_pb2.Part(bytes=CONTENT)], KVCorrupt),
+        ([], KVMissing),
     ],
-    ids=["damaged", "of another length", "not asked for", "sent twice", "missing"],
+    ids=[
+        "damaged",
+        "too short",
+        "too long",
+        "a half twice",
+        "halves in the wrong order",
+        "something between the halves",
+        "not asked for",
+        "sent twice",
+        "refused",
+        "sizes that do not add up",
+        "bytes without a piece",
+        "missing",
+    ],
 )
-async def test_a_block_that_comes_wrong_never_lands(
-    answers: list[kvstore_pb2.GetPart], error: type[DiptychError]
-) -> None:
+async def test_a_block_that_comes_wrong_never_lands(answers: list[kvstore_pb2.Part], error: type[DiptychError]) -> None:
     server = grpc.aio.server()
-    kvstore_pb2_grpc.add_KVStoreServicer_to_server(WrongStore(answers), server)
+    kvstore_pb2_grpc.add_KVStoreServicer_to_server(WrongStore([part(FIRST), *answers]), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with worker(f"127.0.0.1:{port}") as decode:
+        async with kv_world.worker(f"127.0.0.1:{port}") as decode:
             reading = decode.claim(key())
             reading.fetch.want(wanted(hashes(2)), time.monotonic())
             fetched = await within(reading.no_more)
             assert (fetched.landed, type(fetched.error)) == (1, error)
             assert reading.landed.get_nowait() == 0
-            assert list(decode.memory.blocks) == [100]
+            assert decode.memory.blocks == {100: CONTENT}
     finally:
         await server.stop(0)
 
 
-async def test_a_writer_killed_in_the_middle_of_a_put_leaves_nothing_and_the_reader_goes_on() -> None:
+async def test_a_writer_killed_in_the_middle_of_a_put_leaves_nothing_and_the_reader_goes_on(worker: MakeWorker) -> None:
     names, content = hashes(2), bytes(SMALL.block_bytes)
     async with kvstore() as store, worker(store.address) as decode:
         reading = decode.claim(key())
@@ -309,7 +352,7 @@ async def test_a_writer_killed_in_the_middle_of_a_put_leaves_nothing_and_the_rea
         assert (load.blocks_used, load.blocks_cached) == (0, 1)
 
 
-async def test_a_reader_that_is_gone_drops_the_pins_and_the_writer_is_refused() -> None:
+async def test_a_reader_that_is_gone_drops_the_pins_and_the_writer_is_refused(worker: MakeWorker) -> None:
     names = hashes(3)
     async with kvstore() as store, worker(store.address) as prefill:
         prefill.memory.fill(names)
@@ -331,7 +374,7 @@ async def test_a_reader_that_is_gone_drops_the_pins_and_the_writer_is_refused() 
         assert (await store.load()).blocks_used == 0
 
 
-async def test_a_late_put_for_a_closed_hand_over_is_stale() -> None:
+async def test_a_late_put_for_a_closed_hand_over_is_stale(worker: MakeWorker) -> None:
     (name,), content = hashes(1), bytes(SMALL.block_bytes)
     async with kvstore() as store:
         writer = RawWorker(store.address)
@@ -346,8 +389,8 @@ async def test_a_late_put_for_a_closed_hand_over_is_stale() -> None:
             await within(reading.no_more)
             closed = await writer.hear("closed")
             assert closed.closed.reason == "StaleHandoff"
-        with pytest.raises(StaleHandoff):
-            await writer.put(writer.header(name, content), kvstore_pb2.PutPart(bytes=content))
+        reasons = await writer.put(writer.header(name, content), kvstore_pb2.PutPart(bytes=content))
+        assert reasons == ["StaleHandoff"]
         await writer.die()
 
 
@@ -358,19 +401,22 @@ async def test_another_life_of_a_process_may_neither_put_nor_get() -> None:
         await writer.open()
         await writer.offer([name])
         writer.incarnation = "an earlier life"
-        with pytest.raises(StaleHandoff):
-            await writer.put(writer.header(name, content), kvstore_pb2.PutPart(bytes=content))
-        get = writer.stub.Get(
-            kvstore_pb2.GetRequest(handoff=handoff_to_pb(key()), incarnation="an earlier life", hashes=[name])
+        reasons = await writer.put(writer.header(name, content), kvstore_pb2.PutPart(bytes=content))
+        assert reasons == ["StaleHandoff"]
+        pull = writer.stub.Pull()
+        opening = kvstore_pb2.PullOpen(
+            handoff=handoff_to_pb(key()), incarnation="an earlier life", hashes=[name], credit=1
         )
-        with pytest.raises(StaleHandoff), remote_errors():
-            await get.read()
+        await pull.write(kvstore_pb2.PullDown(open=opening))
+        assert [piece.refusal for piece in (await pull.read()).pieces] == ["StaleHandoff"]
         await writer.die()
 
 
-async def test_a_store_full_of_pinned_blocks_refuses_and_decode_computes_the_rest() -> None:
+async def test_a_store_full_of_pinned_blocks_refuses_and_decode_computes_the_rest(worker: MakeWorker) -> None:
     async with kvstore(capacity=4) as store, worker(store.address) as prefill, worker(store.address) as decode:
         held = decode.claim(key("a"))
+        while not [holding for holding in await store.holdings() if holding.state == "claimed"]:
+            pass
         await prefill.publish_all(key("a"), hashes(3, "a"))
         reading = decode.claim(key("b"))
         reading.fetch.want(wanted(hashes(3, "b")), time.monotonic())
@@ -384,7 +430,7 @@ async def test_a_store_full_of_pinned_blocks_refuses_and_decode_computes_the_res
         assert (await store.load()).blocks_cached == 4
 
 
-async def test_a_store_that_is_killed_ends_both_sides_and_serves_again_when_it_is_back() -> None:
+async def test_a_store_that_is_killed_ends_both_sides_and_serves_again_when_it_is_back(worker: MakeWorker) -> None:
     names, port = hashes(2), free_port()
     async with worker(f"127.0.0.1:{port}") as prefill, worker(f"127.0.0.1:{port}") as decode:
         prefill.memory.fill(names)
@@ -400,13 +446,15 @@ async def test_a_store_that_is_killed_ends_both_sides_and_serves_again_when_it_i
             assert isinstance((await within(writing.published)).error, WorkerLost)
             assert writing.done == [0]
         async with kvstore(port=port):
+            await prefill.meets_its_store()
+            await decode.meets_its_store()
             reading = decode.claim(key("b"))
             reading.fetch.want(wanted(names), time.monotonic())
             assert (await prefill.publish_all(key("b"), names)).error is None
             assert (await within(reading.no_more)).landed == 2
 
 
-async def test_a_store_that_is_not_there_costs_a_moment_and_nothing_else() -> None:
+async def test_a_store_that_is_not_there_costs_a_moment_and_nothing_else(worker: MakeWorker) -> None:
     nowhere = f"127.0.0.1:{free_port()}"
     async with worker(nowhere) as prefill, worker(nowhere) as decode:
         reading = decode.claim(key())
@@ -416,7 +464,7 @@ async def test_a_store_that_is_not_there_costs_a_moment_and_nothing_else() -> No
         assert isinstance((await within(reading.no_more)).error, WorkerLost)
 
 
-async def test_a_writer_that_cannot_reach_the_store_is_not_waited_for_once_it_is_done() -> None:
+async def test_a_writer_that_cannot_reach_the_store_is_not_waited_for_once_it_is_done(worker: MakeWorker) -> None:
     async with kvstore() as store, worker(f"127.0.0.1:{free_port()}") as prefill, worker(store.address) as decode:
         reading = decode.claim(key())
         reading.fetch.want(wanted(hashes(1)), time.monotonic())
@@ -426,7 +474,7 @@ async def test_a_writer_that_cannot_reach_the_store_is_not_waited_for_once_it_is
         assert isinstance((await within(reading.no_more)).error, KVMissing)
 
 
-async def test_a_writer_that_has_come_is_waited_for_however_long_its_blocks_take() -> None:
+async def test_a_writer_that_has_come_is_waited_for_however_long_its_blocks_take(worker: MakeWorker) -> None:
     async with (
         kvstore() as store,
         worker(store.address, kv_put=2 * PATIENCE) as prefill,
@@ -439,12 +487,12 @@ async def test_a_writer_that_has_come_is_waited_for_however_long_its_blocks_take
         assert (await within(reading.no_more)).error is None
 
 
-async def test_workers_of_another_model_or_format_are_refused() -> None:
+async def test_workers_of_another_model_or_format_are_refused(worker: MakeWorker) -> None:
     async with kvstore() as store, worker(store.address) as prefill, dial.channel(store.address) as channel:
         await prefill.publish_all(key("a"), hashes(1))
         for fingerprint, kv_format in (("other", str(SMALL)), ("weights", "float16/kt1/b16/l1/h1x2"), ("weights", "?")):
             session = kvstore_pb2_grpc.KVStoreStub(channel).Open()
-            hello = session_pb2.Hello(protocol=1, name="x", fingerprint=fingerprint, format=kv_format)
+            hello = session_pb2.Hello(protocol=PROTOCOL, name="x", fingerprint=fingerprint, format=kv_format)
             await session.write(Down(hello=hello))
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await session.read()
@@ -452,8 +500,8 @@ async def test_workers_of_another_model_or_format_are_refused() -> None:
         assert (await prefill.publish_all(key("b"), hashes(1))).skipped == 1
 
 
-async def test_the_next_worker_may_bring_another_model_when_all_have_left() -> None:
-    async with kvstore() as store:
+async def test_the_next_worker_may_bring_another_model_when_all_have_left(worker: MakeWorker) -> None:
+    async with kvstore(kv_format=TWO_PARTS) as store:
         async with worker(store.address, fingerprint="old") as old:
             await old.publish_all(key("a"), hashes(2))
         async with worker(store.address, fingerprint="new", kv_format=TWO_PARTS) as new:
@@ -461,16 +509,16 @@ async def test_the_next_worker_may_bring_another_model_when_all_have_left() -> N
             assert (published.skipped, published.error) == (0, None)
 
 
-async def test_a_cancelled_copy_returns_before_its_block_is_done() -> None:
+async def test_a_cancelled_copy_returns_before_its_block_is_done(worker: MakeWorker) -> None:
     """The block that is being read when the request is dropped is let go only after the copy."""
     (name,) = hashes(1)
     is_reading, may_return = threading.Event(), threading.Event()
 
     class SlowMemory(Memory):
-        def read_block(self, block: BlockId) -> memoryview:
+        def copy_out(self, block: BlockId, into: memoryview) -> None:
             is_reading.set()
             may_return.wait(5)
-            return super().read_block(block)
+            super().copy_out(block, into)
 
     async with kvstore() as store, worker(store.address, memory=SlowMemory(SMALL.block_bytes)) as prefill:
         prefill.memory.fill([name])
@@ -487,7 +535,7 @@ async def test_a_cancelled_copy_returns_before_its_block_is_done() -> None:
         assert not writing.published.done()
 
 
-async def test_an_end_that_is_given_up_before_it_began_is_settled_all_the_same() -> None:
+async def test_an_end_that_is_given_up_before_it_began_is_settled_all_the_same(worker: MakeWorker) -> None:
     async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
         prefill.memory.fill(hashes(1))
         writing, reading = prefill.publish(key()), decode.claim(key())
@@ -499,7 +547,7 @@ async def test_an_end_that_is_given_up_before_it_began_is_settled_all_the_same()
         assert writing.done == [0]
 
 
-async def test_a_request_that_wants_nothing_lets_go_at_once() -> None:
+async def test_a_request_that_wants_nothing_lets_go_at_once(worker: MakeWorker) -> None:
     async with kvstore() as store, worker(store.address) as decode:
         reading = decode.claim(key())
         since = time.monotonic()
@@ -509,7 +557,7 @@ async def test_a_request_that_wants_nothing_lets_go_at_once() -> None:
         await store.let_go()
 
 
-async def test_spans_of_the_store_are_children_of_the_workers() -> None:
+async def test_spans_of_the_store_are_children_of_the_workers(worker: MakeWorker) -> None:
     names, parent = hashes(2), "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
     async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
         prefill.memory.fill(names)
@@ -530,11 +578,16 @@ async def test_spans_of_the_store_are_children_of_the_workers() -> None:
         }
         ours = {span.name: span for span in store.spans.get_finished_spans()}
         assert ours["kvstore.put"].parent.span_id == put.context.span_id
-        assert ours["kvstore.get"].parent.span_id == get.context.span_id
-        assert ours["kvstore.put"].attributes["diptych.blocks"] == ours["kvstore.get"].attributes["diptych.blocks"] == 2
+        assert ours["kvstore.put"].attributes["diptych.blocks"] == 2
+        if "kvstore.get" in ours:
+            # Only the bytes that the store itself sends.
+            assert ours["kvstore.get"].parent.span_id == get.context.span_id
+            assert ours["kvstore.get"].attributes["diptych.blocks"] == 2
 
 
-async def test_time_is_accounted_to_the_put_while_a_block_is_awaited_and_to_the_get_afterwards() -> None:
+async def test_time_is_accounted_to_the_put_while_a_block_is_awaited_and_to_the_get_afterwards(
+    worker: MakeWorker,
+) -> None:
     names = hashes(2)
     async with (
         kvstore() as store,
@@ -550,7 +603,7 @@ async def test_time_is_accounted_to_the_put_while_a_block_is_awaited_and_to_the_
         assert 0.2 <= fetched.ended_at - fetched.all_there_at < 0.7
 
 
-async def test_a_malformed_message_ends_its_session_and_no_other() -> None:
+async def test_a_malformed_message_ends_its_session_and_no_other(worker: MakeWorker) -> None:
     async with kvstore() as store, worker(store.address) as prefill:
         await prefill.publish_all(key("a"), hashes(1))
         raw = RawWorker(store.address)
@@ -562,7 +615,7 @@ async def test_a_malformed_message_ends_its_session_and_no_other() -> None:
         await raw.die()
 
 
-async def test_a_draining_store_lets_hand_overs_end() -> None:
+async def test_a_draining_store_lets_hand_overs_end(worker: MakeWorker) -> None:
     names = hashes(2)
     async with kvstore() as store, worker(store.address) as prefill, worker(store.address) as decode:
         reading = decode.claim(key())
@@ -574,7 +627,9 @@ async def test_a_draining_store_lets_hand_overs_end() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_whatever_is_dropped_when_nothing_is_left_and_everything_is_told_once(seed: int) -> None:
+async def test_whatever_is_dropped_when_nothing_is_left_and_everything_is_told_once(
+    seed: int, worker: MakeWorker
+) -> None:
     """Requests that share prefixes, through a store too small for all; each end may be given up at any moment."""
     rng = random.Random(seed)
     async with (

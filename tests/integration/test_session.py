@@ -18,10 +18,13 @@ from tests.support.processes import process_of
 
 Down, Up = session_pb2.Down, session_pb2.Up
 
+SEAMS = {"start": "scheduler.start"}
+
 
 def terms(name: str, timeout: float = 5.0, **seams: float) -> Terms:
     hello = session_pb2.Hello(protocol=1, name=name, incarnation=f"{name}-life")
-    return Terms(hello, timeout, Faults({kind: delay for kind, delay in seams.items()}), {kind: kind for kind in seams})
+    faults = Faults({SEAMS[kind]: delay for kind, delay in seams.items()})
+    return Terms(hello, timeout, faults, {kind: SEAMS[kind] for kind in seams})
 
 
 class Recorder:

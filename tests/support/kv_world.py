@@ -3,9 +3,10 @@
 import asyncio
 import random
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -20,10 +21,10 @@ from services.kvstore.settings import Settings
 from services.pb import operations_pb2, operations_pb2_grpc, session_pb2
 from services.runtime import dial
 from services.runtime.faults import Faults
-from services.runtime.kv_carrier import Lane
-from services.runtime.kv_client import KVClient
+from services.runtime.kv_client import KVClient, Reach
 from services.runtime.kv_fetch import Fetch, Fetched, ReaderCalls
 from services.runtime.kv_publication import Publication, Published, WriterCalls
+from services.runtime.kv_way import Lane
 from services.runtime.session import PROTOCOL, Terms
 from services.runtime.settings import ServiceSettings
 from tests.support.processes import process_of
@@ -32,6 +33,7 @@ T = TypeVar("T")
 
 SMALL = KVFormat("float32", block_size=16, layers=1, kv_heads=1, head_dim=2)
 PATIENCE = 0.5
+SHARED_MEMORY = Path("/dev/shm")
 TWO_PARTS = KVFormat("float32", block_size=16, layers=60, kv_heads=3, head_dim=64)
 """Blocks of 1.4 MiB, which travel in two parts."""
 
@@ -50,7 +52,7 @@ def content_of(block_hash: BlockHash, size: int) -> bytes:
 
 
 class Memory:
-    """Blocks of one worker's KV cache. Implements `kv_carrier.BlockBytes`."""
+    """Blocks of one worker's KV cache. Implements `kv_way.BlockBytes`."""
 
     def __init__(self, block_bytes: int) -> None:
         self.block_bytes = block_bytes
@@ -62,14 +64,15 @@ class Memory:
         for number, block_hash in enumerate(hashes):
             self.blocks[BlockId(number)] = content_of(block_hash, self.block_bytes)
 
-    def read_block(self, block: BlockId) -> memoryview:
+    def copy_out(self, block: BlockId, into: memoryview) -> None:
         self.reads += 1
-        return memoryview(self.blocks[block])
+        into[:] = self.blocks[block]
 
-    def write_block(self, block: BlockId, content: memoryview) -> None:
+    def copy_in(self, block: BlockId, content: memoryview) -> memoryview:
         if content.nbytes != self.block_bytes:
             raise KVCorrupt("wrong length")
         self.blocks[block] = bytes(content)
+        return memoryview(self.blocks[block])
 
 
 @dataclass
@@ -96,6 +99,21 @@ class Worker:
     memory: Memory
     spans: InMemorySpanExporter
     store: str
+
+    async def loses_its_session(self) -> None:
+        """And will dial again."""
+        session = await self.client.links.connected(self.store)
+        session.end()
+        async with asyncio.timeout(5):
+            while self.store in self.client.links.stores():
+                await asyncio.sleep(0)
+
+    async def meets_its_store(self, seconds: float = 5.0) -> None:
+        """Returns once there is a session that can be used."""
+        self.client.links.ensure(self.store)
+        async with asyncio.timeout(seconds):
+            while self.store not in self.client.links.stores():
+                await asyncio.sleep(0.01)
 
     def publish(self, request: RequestKey, traceparent: str = "") -> Writing:
         done: list[BlockId] = []
@@ -159,10 +177,19 @@ class Store:
 
 
 @asynccontextmanager
-async def kvstore(capacity: int = 64, port: int = 0) -> AsyncIterator[Store]:
-    """A store on loopback. Nothing may be held when it is left, unless it was killed."""
+async def kvstore(
+    capacity: int = 64, port: int = 0, kv_format: KVFormat = SMALL, directory: Path = SHARED_MEMORY
+) -> AsyncIterator[Store]:
+    """A store on loopback, for so many blocks. Nothing may be held when it is left, unless it was killed."""
     address = f"127.0.0.1:{port or free_port()}"
-    settings = Settings(listen=address, capacity_blocks=capacity, drain_seconds=2, metrics_port=None, session_timeout=2)
+    settings = Settings(
+        listen=address,
+        capacity_bytes=capacity * (-(-kv_format.block_bytes // 4096) * 4096),
+        arena_directory=directory,
+        drain_seconds=2,
+        metrics_port=None,
+        session_timeout=2,
+    )
     async with process_of("kvstore", settings) as (process, spans):
         store = Store(address, spans, process.stopping, asyncio.create_task(main(process)))
         try:
@@ -181,6 +208,7 @@ async def worker(
     kv_format: KVFormat = SMALL,
     fingerprint: str = "weights",
     memory: Memory | None = None,
+    attach: bool = True,
     **delays: float,
 ) -> AsyncIterator[Worker]:
     """One worker's side of the store at an address; `delays` are planted at seams, with `_` for the dot."""
@@ -194,9 +222,14 @@ async def worker(
         )
         faults = Faults({seam.replace("_", "."): seconds for seam, seconds in delays.items()})
         memory = memory or Memory(kv_format.block_bytes)
-        async with KVClient(memory, Terms(hello, 2.0, faults), "", process.telemetry, PATIENCE) as client:
+        reach = Reach(PATIENCE, attach)
+        async with KVClient(memory, Terms(hello, 2.0, faults), "", process.telemetry, reach) as client:
             yield Worker(client, memory, spans, store)
         assert not client.holdings(), "a transfer is left"
+
+
+MakeWorker = Callable[..., AbstractAsyncContextManager[Worker]]
+"""`worker`, or a variant of it."""
 
 
 def sealed(block_hashes: Sequence[BlockHash], first: int = 0) -> list[SealedBlock]:

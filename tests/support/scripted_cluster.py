@@ -190,14 +190,15 @@ async def scripted_cluster(
     limits: BatchLimits = LIMITS,
     faults: Mapping[str, dict[str, float]] = NO_FAULTS,
     queue_timeout: float = 3,
+    stores: int = 1,
 ) -> AsyncIterator[ScriptedCluster]:
-    """Ready: every worker in the scheduler's view, the store known to every worker. Nothing may be held at the end.
+    """Ready: every worker in the scheduler's view, every store reached by all of them. Nothing may be held at the end.
 
     `faults` are planted by kind of service.
     """
-    addresses = {"kvstore-0": address()} | {f"prefill-{n}": address() for n in range(prefill)}
+    addresses = {f"kvstore-{n}": address() for n in range(stores)} | {f"prefill-{n}": address() for n in range(prefill)}
     addresses |= {f"decode-{n}": address() for n in range(decode)} | {"scheduler-0": address()}
-    stores = [addresses["kvstore-0"]]
+    kvstores = [addresses[f"kvstore-{n}"] for n in range(stores)]
     workers = [addresses[name] for name in addresses if name.startswith(("prefill", "decode"))]
     async with AsyncExitStack() as stack:
         members: dict[str, Member] = {}
@@ -207,12 +208,14 @@ async def scripted_cluster(
             fields |= {"profile": "test", "faults": faults.get(kind, {})}
             match kind:
                 case "kvstore":
-                    member = await run(stack, kind, KVStoreSettings(**fields), kvstore)
+                    member = await run(stack, kind, KVStoreSettings(capacity_bytes=4 << 20, **fields), kvstore)
                 case "scheduler":
-                    chosen = SchedulerSettings(workers=workers, kvstores=stores, queue_timeout=queue_timeout, **fields)
+                    chosen = SchedulerSettings(
+                        workers=workers, kvstores=kvstores, queue_timeout=queue_timeout, **fields
+                    )
                     member = await run(stack, kind, chosen, scheduler)
                 case _:
-                    member = await run_worker(stack, kind, fields | {"kvstores": stores}, limits)
+                    member = await run_worker(stack, kind, fields | {"kvstores": kvstores}, limits)
             members[name] = member
         caller = Caller()
         hello = session_pb2.Hello(protocol=PROTOCOL, name="caller", incarnation="life")
@@ -226,19 +229,17 @@ async def scripted_cluster(
         await stack.enter_async_context(pool)
         pool.ensure(addresses["scheduler-0"])
         cluster = ScriptedCluster(members, caller)
-        await ready(cluster, len(workers))
+        await ready(cluster, len(workers) + stores)
         yield cluster
         await cluster.nothing_held()
 
 
-async def ready(cluster: ScriptedCluster, workers: int) -> None:
+async def ready(cluster: ScriptedCluster, peers: int) -> None:
     async with asyncio.timeout(10):
         await cluster.caller.is_open.wait()
-        while len((await cluster.status("scheduler-0")).peers) < workers + 1:
+        # A store is among them once all workers reach it.
+        while len((await cluster.status("scheduler-0")).peers) < peers:
             await asyncio.sleep(0.01)
-        for name in cluster.members:
-            while name.startswith(("prefill", "decode")) and not (await cluster.status(name)).peers:
-                await asyncio.sleep(0.01)
 
 
 async def run(stack: AsyncExitStack, kind: str, settings: object, main: object) -> Member:

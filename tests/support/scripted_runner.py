@@ -66,6 +66,13 @@ class ScriptedCache:
             raise KVCorrupt(f"a block has {content.nbytes} bytes where its format has {self._format.block_bytes}")
         self._words[block] = np.frombuffer(content, dtype=np.int32)
 
+    def copy_out(self, block: BlockId, into: memoryview) -> None:
+        into[:] = self.read_block(block)
+
+    def copy_in(self, block: BlockId, content: memoryview) -> memoryview:
+        self.write_block(block, content)
+        return self.read_block(block)
+
     def store(self, chunk: Chunk) -> None:
         """Put a chunk's tokens at their positions; a block begun anew loses what it held."""
         for position, token in enumerate(chunk.tokens, start=chunk.start):

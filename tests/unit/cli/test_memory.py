@@ -14,7 +14,8 @@ MEMORY = operations_pb2.Memory(
     kv=30_000_000,
     step=8_000_000,
     code=120_000_000,
-    heap=144_000_000,
+    heap=134_000_000,
+    arena=10_000_000,
     kv_reserved=64_000_000,
 )
 
@@ -32,7 +33,7 @@ def test_blocks_are_told_in_bytes_by_what_they_are_used_for() -> None:
     found = memory_json(decode())
     assert found is not None
     assert (found["kv_used"], found["kv_cached"], found["kv_free"]) == (16_000_000, 8_000_000, 40_000_000)
-    parts = ("weights_mapped", "weights_private", "kv_resident", "step", "code", "heap")
+    parts = ("weights_mapped", "weights_private", "kv_resident", "step", "arena", "code", "heap")
     assert sum(found[part] for part in parts) == 399_000_000
 
 
@@ -46,6 +47,6 @@ def test_the_table_has_a_line_for_every_process_and_dashes_where_there_is_nothin
     console = Console(width=200, record=True)
     console.print(memory_table([decode(), gateway, report("kvstore-0", None)]))
     lines = {line.split()[0]: line.split()[1:] for line in console.export_text().splitlines() if "-0 " in line}
-    assert lines["decode-0"] == ["400.0", "96.0", "1.0", "16.0", "8.0", "40.0", "30.0", "8.0", "120.0", "144.0"]
-    assert lines["gateway-0"] == ["90.0", *["-"] * 7, "0.0", "0.0"]
-    assert lines["kvstore-0"] == ["-"] * 10
+    assert lines["decode-0"] == ["400.0", "96.0", "1.0", "16.0", "8.0", "40.0", "30.0", "8.0", "10.0", "120.0", "134.0"]
+    assert lines["gateway-0"] == ["90.0", *["-"] * 7, "0.0", "0.0", "0.0"]
+    assert lines["kvstore-0"] == ["-"] * 11

@@ -3,7 +3,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.blocks import Chain, chain, hashes, root
+from services.core.blocks import BlockNames, Chain, chain, hashes, root
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=40)
 
@@ -51,3 +51,11 @@ def test_the_same_tokens_behind_another_parent_have_another_name() -> None:
     start = root(b"w", b"")
     assert chain(chain(start, (1,)), (2,)) != chain(chain(start, (3,)), (2,))
     assert chain(start, (2,)) != chain(root(b"w", b"tenant"), (2,))
+
+
+@given(TOKENS, TOKENS, st.integers(1, 8))
+def test_names_of_tokens_that_grow_are_those_of_the_whole(tokens: list[int], more: list[int], size: int) -> None:
+    names = BlockNames(b"tenant")
+    for known in (tokens, tokens + more):
+        assert tuple(names.of(known, b"w", size)) == hashes(root(b"w", b"tenant"), known, size)
+        assert tuple(names.of(known, b"v", 2)) == hashes(root(b"v", b"tenant"), known, 2)

@@ -32,7 +32,28 @@ def test_pins_are_dropped_whenever_nobody_is_left_to_hold_them() -> None:
         if state in LIVE - {State.CLAIMED} and outcome.state not in LIVE:
             assert Effect.UNPIN in outcome.effects
         if state in WRITABLE and outcome.state not in WRITABLE | {State.WAITING}:
-            assert Effect.WITHDRAW in outcome.effects or outcome.state is State.READING
+            assert {Effect.WITHDRAW, Effect.RECALL} & set(outcome.effects) or outcome.state is State.READING
+
+
+def test_only_a_writer_that_says_so_is_taken_to_have_stopped_copying() -> None:
+    withdrawn = {pair for pair, outcome in TABLE.items() if Effect.WITHDRAW in outcome.effects}
+    assert withdrawn == {(State.OFFERED, Fact.WRITER_GONE), (State.JOINED, Fact.WRITER_GONE)}
+    for state in State:
+        gone, lost = TABLE[state, Fact.WRITER_GONE], TABLE[state, Fact.WRITER_LOST]
+        assert gone.state is lost.state
+        assert [Effect.RECALL if each is Effect.WITHDRAW else each for each in gone.effects] == list(lost.effects)
+
+
+def test_what_the_reader_does_not_want_is_let_go_whenever_it_says_so() -> None:
+    skipping = {state for state in State if Effect.SKIP in TABLE[state, Fact.WANT].effects}
+    assert skipping == {State.JOINED, State.READING}
+    handoff = handoff_in(State.NEW)
+    handoff.claim(READER)
+    assert handoff.want(READER) == ()
+    assert handoff.want(STRANGER) == (Effect.REFUSE,)
+    handoff.offer(WRITER)
+    assert handoff.want(READER) == (Effect.SKIP,)
+    assert handoff.want(WRITER) == (Effect.REFUSE,)
 
 
 def test_no_fact_but_a_late_claim_revives_a_hand_over() -> None:
@@ -42,7 +63,7 @@ def test_no_fact_but_a_late_claim_revives_a_hand_over() -> None:
 
 @pytest.mark.parametrize("state", sorted(State, key=lambda state: state.value))
 def test_a_closed_hand_over_is_never_reached_by_the_writer_alone(state: State) -> None:
-    for fact in (Fact.OFFER, Fact.SEALED, Fact.COMPLETE, Fact.WRITER_GONE):
+    for fact in set(Fact) - {Fact.CLAIM, Fact.WANT, Fact.READER_GONE}:
         assert TABLE[state, fact].state is not State.CLOSED or state is State.CLOSED
 
 
@@ -69,8 +90,8 @@ def test_the_loss_of_the_writer_leaves_the_reader_what_is_sealed() -> None:
     handoff = handoff_in(State.NEW)
     handoff.claim(READER)
     handoff.offer(WRITER)
-    assert handoff.facts_of_leaving(WRITER) == (Fact.WRITER_GONE,)
-    assert handoff.hear(Fact.WRITER_GONE) == (Effect.WITHDRAW, Effect.TELL_READER)
+    assert handoff.facts_of_leaving(WRITER, is_lost=True) == (Fact.WRITER_LOST,)
+    assert handoff.hear(Fact.WRITER_LOST) == (Effect.RECALL, Effect.TELL_READER)
     assert handoff.state is State.READING
     assert handoff.offer(WRITER) == (Effect.REFUSE,)
 
@@ -79,14 +100,19 @@ def test_the_loss_of_the_reader_closes_and_refuses_the_writer() -> None:
     handoff = handoff_in(State.NEW)
     handoff.offer(WRITER)
     handoff.claim(READER)
-    effects = handoff.hear(*handoff.facts_of_leaving(READER))
-    assert effects == (Effect.TELL_WRITER, Effect.WITHDRAW, Effect.UNPIN)
+    effects = handoff.hear(*handoff.facts_of_leaving(READER, is_lost=True))
+    assert effects == (Effect.TELL_WRITER, Effect.RECALL, Effect.UNPIN)
     assert handoff.offer(WRITER) == (Effect.REFUSE,)
 
 
 def test_a_stranger_that_leaves_means_nothing_and_one_with_both_ends_leaves_both() -> None:
     handoff = handoff_in(State.NEW)
     handoff.offer(WRITER)
-    assert handoff.facts_of_leaving(STRANGER) == ()
+    assert handoff.facts_of_leaving(STRANGER, is_lost=False) == ()
     handoff.claim(WRITER)
-    assert handoff.facts_of_leaving(WRITER) == (Fact.WRITER_GONE, Fact.READER_GONE)
+    assert handoff.facts_of_leaving(WRITER, is_lost=False) == (Fact.WRITER_GONE, Fact.READER_GONE)
+    assert handoff.facts_of_leaving(WRITER, is_lost=True) == (Fact.WRITER_LOST, Fact.READER_GONE)
+
+
+def test_a_party_is_the_same_whether_it_is_known_to_be_near_or_not() -> None:
+    assert Party(1, "w") == Party(1, "w", is_near=True) != Party(2, "w", is_near=True)

@@ -23,6 +23,7 @@ ALL_ON = {
     "telemetry": {"otlpEndpoint": "http://collector:4317"},
     "images": {"pullSecrets": ["mine"]},
     "models": {"volume": "claim", "env": {"PIP_INDEX_URL": "file:///mirror"}, "envSecret": "keys"},
+    "arena": {"nodePath": "/dev/shm"},
     "defaults": {
         "autoscaler": {"enabled": True},
         "disruption": {"maxUnavailable": "50%"},
@@ -222,3 +223,22 @@ def test_spans_go_to_the_endpoint_under_its_standard_name() -> None:
     documents = render(ALL_ON)
     for name in SERVICES:
         assert documents.environment(name)[str(endpoint)] == "http://collector:4317"
+
+
+def test_a_kvstores_blocks_are_in_memory_of_its_pod_with_room_for_all_of_them() -> None:
+    documents = render(component("kvstore", settings={"capacity_bytes": 3 << 30}))
+    (volume,) = [volume for volume in documents.pod("kvstore")["volumes"] if volume["name"] == "arena"]
+    assert volume["emptyDir"]["medium"] == "Memory"
+    assert int(volume["emptyDir"]["sizeLimit"]) > (3 << 30)
+    assert {"name": "arena", "mountPath": "/arena"} in documents.container("kvstore")["volumeMounts"]
+    assert documents.environment("kvstore")["DIPTYCH_KVSTORE__ARENA_DIRECTORY"] == "/arena"
+    assert "arena" not in str(documents.pod("decode"))
+
+
+def test_memory_of_the_node_is_where_store_and_workers_see_the_same_files() -> None:
+    documents = render({"arena": {"nodePath": "/dev/shm"}})
+    for name in ("kvstore", "prefill", "decode"):
+        (volume,) = [volume for volume in documents.pod(name)["volumes"] if volume["name"] == "arena"]
+        assert volume["hostPath"] == {"path": "/dev/shm", "type": "Directory"}
+        assert {"name": "arena", "mountPath": "/arena"} in documents.container(name)["volumeMounts"]
+    assert "arena" not in str(documents.pod("gateway"))

@@ -18,6 +18,8 @@ MISSPELT_OR_IMPOSSIBLE = {
     "no gateway": (component("gateway", replicas=0), "replicas"),
     "no decode worker": (component("decode", replicas=0), "replicas"),
     "an accelerator for the gateway": (component("gateway", resources={"limits": {"nvidia.com/gpu": 1}}), "nvidia.com"),
+    "an arena that is no path": ({"arena": {"nodePath": "dev/shm"}}, "nodePath"),
+    "a store without a size": (component("kvstore", settings={"capacity_bytes": None}), "capacity_bytes"),
     "an autoscaler for the store": (component("kvstore", autoscaler={"enabled": True}), "enabled"),
     "a token that breaks a URL": ({"token": {"existingSecret": "", "value": "has/slashes/and:colons"}}, "token/value"),
     "a short token": ({"token": {"existingSecret": "", "value": "short"}}, "token/value"),

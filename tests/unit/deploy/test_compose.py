@@ -57,3 +57,14 @@ def test_the_token_is_only_in_the_environment() -> None:
         elsewhere = {field: value for field, value in service.items() if field != "environment"}
         assert "TOKEN" not in str(elsewhere)
     assert "DIPTYCH_TOKEN" in str(COMPOSE["services"]["nats"]["environment"])
+
+
+def test_store_and_workers_share_memory_that_is_large_enough() -> None:
+    for name in ("kvstore", "prefill", "decode"):
+        assert "arena:/arena" in COMPOSE["services"][name]["volumes"]
+    environment = COMPOSE["services"]["kvstore"]["environment"]
+    assert environment["DIPTYCH_KVSTORE__ARENA_DIRECTORY"] == "/arena"
+    options = dict(option.split("=") for option in COMPOSE["volumes"]["arena"]["driver_opts"]["o"].split(","))
+    assert int(options["size"].removesuffix("m")) << 20 > int(environment["DIPTYCH_KVSTORE__CAPACITY_BYTES"])
+    user, group = COMPOSE["services"]["kvstore"]["user"].split(":")
+    assert (options["uid"], options["gid"], options["mode"]) == (user, group, "0700")

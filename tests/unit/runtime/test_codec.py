@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.core.block_facts import SHORT_BYTES, BlockSource, Facts, ShortHash, Stock
 from services.core.errors import BY_REASON, InternalError, InvalidRequest, error_from
 from services.core.ids import RequestId, RequestKey
 from services.core.ledger import Segment
 from services.core.plan import TokenLogprobs
 from services.core.request import FinishReason, Request, Role, Sampling, Stopping
-from services.pb import session_pb2
+from services.pb import kvstore_pb2, session_pb2
 from services.runtime import codec
 
 tokens = st.lists(st.integers(0, 2**20), max_size=20).map(tuple)
@@ -39,6 +40,38 @@ requests = st.builds(
     salt=st.binary(max_size=8),
     priority=st.integers(-9, 9),
 )
+short_hashes = st.lists(st.binary(min_size=SHORT_BYTES, max_size=SHORT_BYTES).map(ShortHash), max_size=3).map(tuple)
+named = st.text("abc", min_size=1)
+facts = st.builds(
+    Facts, st.builds(Stock, named, named, named, named, named), st.integers(0, 2**64 - 1), short_hashes, short_hashes
+)
+
+
+@given(facts)
+def test_facts_survive_the_wire(facts: Facts) -> None:
+    message = kvstore_pb2.BlockFacts.FromString(codec.facts_to_pb(facts, is_inventory=True).SerializeToString())
+    assert message.is_inventory
+    assert codec.facts_from_pb(message) == facts
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        kvstore_pb2.BlockFacts(incarnation="life"),
+        kvstore_pb2.BlockFacts(address="s:1"),
+        kvstore_pb2.BlockFacts(address="s:1", incarnation="life", added=[b"short"]),
+        kvstore_pb2.BlockFacts(address="s:1", incarnation="life", removed=[bytes(SHORT_BYTES + 1)]),
+    ],
+)
+def test_facts_that_cannot_be_meant_are_refused(broken: kvstore_pb2.BlockFacts) -> None:
+    with pytest.raises(InvalidRequest):
+        codec.facts_from_pb(broken)
+
+
+@given(requests, st.lists(st.builds(BlockSource, named, st.integers(1, 99)), max_size=3).map(tuple))
+def test_the_sources_of_a_prompt_survive_the_wire(request: Request, sources: tuple[BlockSource, ...]) -> None:
+    start = codec.start_to_pb(request, now=0.0, traceparent="", sources=sources)
+    assert codec.sources_from_pb(session_pb2.Start.FromString(start.SerializeToString())) == sources
 
 
 @given(requests)

@@ -39,6 +39,20 @@ def test_planted_faults_are_refused_outside_the_test_profile() -> None:
     assert ServiceSettings(faults={"kv.put": 0.2}, profile="test").faults == {"kv.put": 0.2}
 
 
+@pytest.mark.parametrize("faults", [{"kv.pat": 1}, {"kv.put": {"drop": 1}}, {"kv.part": {"dorp": 1}}])
+def test_a_fault_that_cannot_be_planted_is_a_wrong_setting(faults: dict[str, float | dict[str, float]]) -> None:
+    with pytest.raises(ValidationError, match="faults") as caught:
+        ServiceSettings(faults=faults, profile="test")
+    assert "kv.part" in str(caught.value) or "throttle" in str(caught.value), "it says what can be planted"
+
+
+def test_faults_come_from_the_environment_as_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DIPTYCH_DECODE__PROFILE", "test")
+    monkeypatch.setenv("DIPTYCH_DECODE__FAULTS", '{"kv.get": 0.5, "kv.in": {"corrupt": 1, "every": 3}}')
+    faults = load(Settings, "decode", tmp_path / "none").faults
+    assert faults == {"kv.get": 0.5, "kv.in": {"corrupt": 1, "every": 3}}
+
+
 def test_settings_do_not_change_once_read() -> None:
     with pytest.raises(ValidationError):
         ServiceSettings().name = "other"

@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from services.core.block_facts import Facts, Stock, short
+from services.core.blocks import BlockNames
 from services.core.errors import Draining
 from services.core.ids import RequestId, RequestKey
 from services.core.request import Request, Sampling, Stopping
@@ -13,7 +15,7 @@ from services.scheduler.cluster_view import ClusterView
 from services.scheduler.conductor import Conductor
 from services.scheduler.settings import Settings
 from tests.support.processes import process_of
-from tests.unit.scheduler.test_policy import worker
+from tests.unit.scheduler.test_policy import FINGERPRINT, FORMAT, worker
 
 
 class Line:
@@ -111,3 +113,19 @@ async def test_a_finish_for_a_queued_story_takes_it_out_of_the_queue(world: Worl
     world.view.update(worker("d"))
     world.conductor.assign()
     assert world.sent == []
+
+
+@pytest.mark.parametrize("is_split", [True, False])
+async def test_whoever_computes_the_prompt_is_told_which_stores_have_its_beginning(
+    world: World, is_split: bool
+) -> None:
+    prompt = tuple(range(40))
+    names = BlockNames(b"").of(prompt, bytes.fromhex(FINGERPRINT), 16)
+    world.view.prefixes.hear(Facts(Stock("k", "k:1", "life", FINGERPRINT, FORMAT), 1, tuple(map(short, names))))
+    world.view.update(worker("d"))
+    if is_split:
+        world.view.update(worker("p", "prefill"))
+    request = Request(RequestKey(RequestId("a")), prompt, Sampling(), Stopping(8))
+    world.tell(session_pb2.Down(start=codec.start_to_pb(request, 0.0, "")))
+    told = {address: [tuple(source) for source in codec.sources_from_pb(down.start)] for address, down in world.sent}
+    assert told == ({"d:1": [], "p:1": [("k:1", 2)]} if is_split else {"d:1": [("k:1", 2)]})

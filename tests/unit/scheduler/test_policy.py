@@ -1,9 +1,16 @@
 """Placement: filters, scores, ties and the record of why."""
 
+from dataclasses import replace
+
+from services.core.block_facts import BlockSource, Facts, Stock, short
+from services.core.blocks import BlockNames
 from services.core.ids import RequestId, RequestKey
 from services.core.request import Request, Sampling, Stopping
 from services.scheduler.cluster_view import ClusterView, WorkerStatus
 from services.scheduler.policy import place
+
+FINGERPRINT = "ab" * 32
+FORMAT = "float32/kt1/b16/l1/h1x2"
 
 
 def worker(name: str, service: str = "decode", **changes: object) -> WorkerStatus:
@@ -11,8 +18,8 @@ def worker(name: str, service: str = "decode", **changes: object) -> WorkerStatu
         "address": f"{name}:1",
         "name": name,
         "service": service,
-        "fingerprint": "f",
-        "format": "float32/b16",
+        "fingerprint": FINGERPRINT,
+        "format": FORMAT,
         "is_ready": True,
         "running": 0,
         "waiting": 0,
@@ -20,6 +27,7 @@ def worker(name: str, service: str = "decode", **changes: object) -> WorkerStatu
         "blocks_total": 100,
         "blocks_used": 0,
         "waiting_tokens": 0,
+        "stores": frozenset({"k:1"}),
     }
     return WorkerStatus(**(fields | changes))
 
@@ -28,8 +36,8 @@ def request(name: str = "r", prompt: int = 100) -> Request:
     return Request(RequestKey(RequestId(name)), tuple(range(prompt)), Sampling(), Stopping(16))
 
 
-def view(*workers: WorkerStatus, kvstores: tuple[str, ...] = ("k:1",)) -> ClusterView:
-    seen = ClusterView(kvstores={address: address for address in kvstores})
+def view(*workers: WorkerStatus) -> ClusterView:
+    seen = ClusterView(kvstores={"k:1": "k", "l:1": "l", "m:1": "m"})
     for each in workers:
         seen.update(each)
     return seen
@@ -43,7 +51,7 @@ def test_a_request_is_split_when_both_pools_and_a_store_are_there() -> None:
 
 def test_without_a_prefill_worker_or_a_store_the_decode_worker_does_both() -> None:
     alone = place(request(), view(worker("d")))
-    storeless = place(request(), view(worker("p", "prefill"), worker("d"), kvstores=()))
+    storeless = place(request(), view(worker("p", "prefill"), worker("d", stores=frozenset())))
     for placement in (alone, storeless):
         assert placement is not None
         assert placement.prefill == placement.kvstore == ""
@@ -61,7 +69,7 @@ def test_a_prefill_pool_that_is_full_for_the_moment_is_waited_for() -> None:
 
 
 def test_workers_with_other_weights_or_another_format_are_never_paired() -> None:
-    for changes in ({"fingerprint": "g"}, {"format": "float32/b32"}):
+    for changes in ({"fingerprint": "cd" * 32}, {"format": "float32/kt1/b32/l1/h1x2"}):
         placement = place(request(), view(worker("p", "prefill", **changes), worker("d")))
         assert placement is not None
         assert placement.prefill == ""
@@ -122,3 +130,116 @@ def test_the_record_names_every_candidate_and_its_scores() -> None:
     assert placement is not None
     assert "d1=2.00" in placement.why
     assert "few_in_flight 0.50" in placement.why
+
+
+K, L, M = "k:1", "l:1", "m:1"
+
+
+def stores(*addresses: str) -> frozenset[str]:
+    return frozenset(addresses)
+
+
+def holding(seen: ClusterView, address: str, asked: Request, blocks: int, kv_format: str = FORMAT) -> ClusterView:
+    """The store at `address` said that it holds so many of the request's first blocks."""
+    names = BlockNames(asked.salt).of(asked.tokens, bytes.fromhex(FINGERPRINT), 16)
+    stock = Stock(address, address, "life", FINGERPRINT, kv_format)
+    seen.prefixes.hear(Facts(stock, 1, tuple(map(short, names[:blocks]))))
+    return seen
+
+
+def chosen_store(seen: ClusterView, name: str = "r") -> str:
+    placement = place(request(name), seen)
+    assert placement is not None
+    return placement.kvstore
+
+
+def test_blocks_go_through_a_store_that_both_workers_reach() -> None:
+    seen = view(worker("p", "prefill", stores=stores(K, L)), worker("d", stores=stores(L, M)))
+    assert {chosen_store(seen, f"r{index}") for index in range(50)} == {L}
+
+
+def test_workers_that_reach_no_store_in_common_are_not_paired() -> None:
+    apart = worker("p1", "prefill", stores=stores(K))
+    placement = place(request(), view(apart, worker("d", stores=stores(L))))
+    assert placement is not None
+    assert (placement.prefill, placement.kvstore) == ("", "")
+    assert "unsplit: no kvstore" in placement.why
+    busy = worker("p2", "prefill", stores=stores(L), running=3)
+    joined = place(request(), view(apart, busy, worker("d", stores=stores(L))))
+    assert joined is not None
+    assert (joined.prefill, joined.kvstore) == ("p2:1", L)
+
+
+def test_a_store_that_is_known_but_reached_by_nobody_costs_nothing() -> None:
+    seen = view(worker("p", "prefill"), worker("d"))
+    seen.kvstores |= {"dead:1": "dead:1"}
+    assert {chosen_store(seen, f"r{index}") for index in range(50)} == {K}
+
+
+def test_a_store_that_takes_nothing_more_is_left_alone_until_it_is_ready() -> None:
+    seen = view(worker("p", "prefill", stores=stores(K, L)), worker("d", stores=stores(K, L)))
+    seen.unready_stores.add(K)
+    assert {chosen_store(seen, f"r{index}") for index in range(50)} == {L}
+    seen.unready_stores.discard(K)
+    assert {chosen_store(seen, f"r{index}") for index in range(50)} == {K, L}
+
+
+def test_a_store_near_prefill_comes_before_one_near_decode_and_that_before_others() -> None:
+    everywhere = stores(K, L, M)
+    prefill = worker("p", "prefill", stores=everywhere, near_stores=stores(K))
+    near_decode = worker("d", stores=everywhere, near_stores=stores(L))
+    assert {chosen_store(view(prefill, near_decode), f"r{index}") for index in range(50)} == {K}
+    far_prefill = worker("p", "prefill", stores=everywhere)
+    assert {chosen_store(view(far_prefill, near_decode), f"r{index}") for index in range(50)} == {L}
+    placement = place(request(), view(prefill, near_decode))
+    assert placement is not None
+    assert "kvstore k near p" in placement.why
+
+
+def test_requests_spread_over_equally_near_stores() -> None:
+    both = {"stores": stores(K, L, M), "near_stores": stores(K, L)}
+    seen = view(worker("p", "prefill", **both), worker("d", **both))
+    chosen = [chosen_store(seen, f"r{index}") for index in range(200)]
+    assert set(chosen) == {K, L}
+    assert min(chosen.count(K), chosen.count(L)) > 60
+
+
+def test_stores_that_hold_the_beginning_of_the_prompt_are_named_the_most_blocks_first() -> None:
+    everywhere = {"stores": stores(K, L, M)}
+    seen = view(worker("p", "prefill", near_stores=stores(M), **everywhere), worker("d", **everywhere))
+    for address, blocks in ((K, 2), (L, 4), (M, 2)):
+        holding(seen, address, request(), blocks)
+    placement = place(request(), seen)
+    assert placement is not None
+    assert placement.sources == (BlockSource(L, 4), BlockSource(M, 2), BlockSource(K, 2))
+    assert "known l=4, m=2, k=2" in placement.why
+
+
+def test_an_unsplit_request_is_told_of_sources_that_its_decode_worker_reaches() -> None:
+    seen = view(worker("d", stores=stores(K)))
+    for address in (K, L):
+        holding(seen, address, request(), 3)
+    placement = place(request(), seen)
+    assert placement is not None
+    assert placement.sources == (BlockSource(K, 3),)
+
+
+def test_blocks_of_another_format_or_another_tenant_are_no_source() -> None:
+    seen = view(worker("p", "prefill"), worker("d"))
+    holding(seen, K, request(), 3, kv_format="int8/kt1/b16/l1/h1x2")
+    placement = place(request(), seen)
+    assert placement is not None
+    assert placement.sources == ()
+    holding(seen, K, request(), 3)
+    other = replace(request(), salt=b"another tenant")
+    mine, theirs = place(request(), seen), place(other, seen)
+    assert mine is not None and theirs is not None
+    assert (mine.sources, theirs.sources) == ((BlockSource(K, 3),), ())
+
+
+def test_blocks_of_the_answer_count_when_a_request_begins_again() -> None:
+    again = request(prompt=40).next_attempt(tuple(range(500, 530)))
+    seen = holding(view(worker("p", "prefill"), worker("d")), K, again, 4)
+    placement = place(again, seen)
+    assert placement is not None
+    assert placement.sources == (BlockSource(K, 4),)

@@ -67,6 +67,10 @@ securityContext:
 - name: {{ $prefix }}MODEL
   value: /models/{{ $root.Values.models.directory }}
 {{- end }}
+{{- if eq $name "kvstore" }}
+- name: {{ $prefix }}ARENA_DIRECTORY
+  value: /arena
+{{- end }}
 {{ include "diptych.natsEnv" (list $root $prefix) }}
 {{- range $field, $value := (index . 3).settings }}
 - name: {{ $prefix }}{{ upper $field }}
@@ -76,6 +80,17 @@ securityContext:
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
   value: {{ . | quote }}
 {{- end }}
+{{- end }}
+
+{{/* Memory for blocks: the pod's own, or the node's, which other pods see too. Takes (list root component). */}}
+{{- define "diptych.arenaVolume" -}}
+{{- $root := index . 0 -}}
+- name: arena
+  {{- if $root.Values.arena.nodePath }}
+  hostPath: {path: {{ $root.Values.arena.nodePath }}, type: Directory}
+  {{- else }}
+  emptyDir: {medium: Memory, sizeLimit: {{ add (int64 (index . 1).settings.capacity_bytes) 1048576 | toString | quote }}}
+  {{- end }}
 {{- end }}
 
 {{/* Startup covers the load, liveness does not depend on it, readiness is the service's own word. Takes (list port startupSeconds). */}}

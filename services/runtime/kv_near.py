@@ -1,0 +1,103 @@
+"""The near way: a worker copies straight into the pages of a store on its node, and out of them.
+
+One hop to the transfer thread and one message for as many blocks as there are, up to `BATCH_BYTES`. A writer hashes
+what stands in the page; a reader copies, and hashes its copy: it never computes on a page that others can write.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import xxhash
+
+from services.core.errors import KVCorrupt
+from services.core.fault_plan import corrupted
+from services.pb import kvstore_pb2
+from services.runtime.arena_map import ArenaMap
+from services.runtime.codec import handoff_to_pb
+from services.runtime.faults import Faults
+from services.runtime.kv_links import StoreSession
+from services.runtime.kv_way import BlockBytes, GetCalls, GrantedBlock, Lane, PutCalls, WantedBlock
+from services.runtime.transfer_thread import TransferThread
+
+BATCH_BYTES = 16 << 20
+"""So much is copied without a look at what else there is to do; a hop to the thread costs as much as half a MiB."""
+
+BlockT = TypeVar("BlockT")
+
+
+@dataclass(frozen=True, slots=True)
+class NearTools:
+    """What the near ways of one worker share."""
+
+    kv: BlockBytes
+    block_bytes: int
+    thread: TransferThread
+    faults: Faults
+
+
+class NearWay:
+    """One session's. Implements `Way`."""
+
+    def __init__(self, tools: NearTools, arena: ArenaMap, session: StoreSession) -> None:
+        self._tools = tools
+        self._arena = arena
+        self._session = session
+
+    async def put(self, lane: Lane, blocks: Sequence[GrantedBlock], tell: PutCalls) -> None:
+        """See `Way.put`."""
+        for batch in self._batches(blocks):
+            sealings = await self._tools.thread.run(partial(self._copy_out, batch))
+            handoff = handoff_to_pb(lane.key)
+            written = kvstore_pb2.Written(handoff=handoff, blocks=sealings, traceparent=lane.traceparent)
+            self._session.send(kvstore_pb2.StoreDown(written=written))
+            for granted in batch:
+                tell.copied(granted.block, self._tools.block_bytes)
+
+    async def get(self, lane: Lane, blocks: Sequence[WantedBlock], tell: GetCalls) -> None:
+        """See `Way.get`."""
+        for batch in self._batches(blocks):
+            outcomes = await self._tools.thread.run(partial(self._copy_in, batch))
+            for wanted, is_good in zip(batch, outcomes, strict=True):
+                if is_good:
+                    tell.landed(wanted.block, self._tools.block_bytes)
+                else:
+                    self._doubt(lane, wanted)
+                    tell.bad(wanted.block, KVCorrupt("a block does not match its checksum"))
+
+    def _batches(self, blocks: Sequence[BlockT]) -> Iterator[Sequence[BlockT]]:
+        count = max(1, BATCH_BYTES // self._tools.block_bytes)
+        return (blocks[start : start + count] for start in range(0, len(blocks), count))
+
+    def _doubt(self, lane: Lane, wanted: WantedBlock) -> None:
+        doubt = kvstore_pb2.Doubt(handoff=handoff_to_pb(lane.key), hash=wanted.block.hash, generation=wanted.generation)
+        if self._session.is_open:
+            self._session.send(kvstore_pb2.StoreDown(doubt=doubt))
+
+    # --- on the transfer thread
+
+    def _copy_out(self, batch: Sequence[GrantedBlock]) -> list[kvstore_pb2.Sealing]:
+        return [self._fill_page(granted) for granted in batch]
+
+    def _fill_page(self, granted: GrantedBlock) -> kvstore_pb2.Sealing:
+        page = self._arena.page(granted.page)
+        self._tools.faults.throttle_thread("kv.put", page.nbytes)
+        deed = self._tools.faults.stall("kv.out")
+        self._tools.kv.copy_out(granted.block.block, page)
+        checksum = xxhash.xxh3_64_intdigest(page)
+        if deed.corrupt:
+            page[:] = corrupted(page)
+        return kvstore_pb2.Sealing(hash=granted.block.hash, generation=granted.generation, checksum=checksum)
+
+    def _copy_in(self, batch: Sequence[WantedBlock]) -> list[bool]:
+        return [self._fill_block(wanted) for wanted in batch]
+
+    def _fill_block(self, wanted: WantedBlock) -> bool:
+        """Whether the copy is what the writer wrote."""
+        page = self._arena.page(wanted.page)
+        self._tools.faults.throttle_thread("kv.get", page.nbytes)
+        if self._tools.faults.stall("kv.in").corrupt:
+            page = memoryview(corrupted(page))
+        copy = self._tools.kv.copy_in(wanted.block.block, page)
+        return xxhash.xxh3_64_intdigest(copy) == wanted.checksum

@@ -1,0 +1,72 @@
+"""A process is killed or hangs during traffic: requests are answered by others, by recomputing or by going on."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.faults.clusters import layout
+from tests.faults.conftest import Known
+from tests.faults.proof import all_right, nothing_is_left
+from tests.faults.traffic import Traffic
+from tests.support.local_cluster import local_cluster
+
+VICTIMS = ("kvstore-0", "prefill-0", "decode-0")
+STRUCK_AT, BACK_AT = 60, 120
+"""Clients that are done by then, of 200."""
+WITHOUT_SCHEDULER = ("WorkerLost", "NoWorkers")
+"""What a client is told while the only scheduler is away; both say that it may try again."""
+
+
+@pytest.mark.anchor
+@pytest.mark.parametrize("victim", VICTIMS)
+async def test_a_killed_process_costs_no_answer(victim: str, known: Known, tiny_model: Path, tmp_path: Path) -> None:
+    async with local_cluster(tmp_path, layout(tiny_model)) as cluster:
+        traffic = Traffic(known.asked)
+        running = asyncio.create_task(traffic.run(cluster.gateway.address))
+        await traffic.until(STRUCK_AT)
+        cluster.processes[victim].kill()
+        await traffic.until(BACK_AT)
+        await cluster.restart(victim)
+        seen = await running
+        await nothing_is_left(cluster)
+    all_right(known, seen)
+
+
+@pytest.mark.anchor
+@pytest.mark.parametrize("victim", VICTIMS)
+async def test_a_process_that_hangs_and_comes_back_costs_no_answer(
+    victim: str, known: Known, tiny_model: Path, tmp_path: Path
+) -> None:
+    """It is given up after its silence; what it still does when it wakes up is for nobody."""
+    async with local_cluster(tmp_path, layout(tiny_model)) as cluster:
+        traffic = Traffic(known.asked)
+        running = asyncio.create_task(traffic.run(cluster.gateway.address))
+        await traffic.until(STRUCK_AT)
+        cluster.processes[victim].pause()
+        await traffic.until(BACK_AT)
+        cluster.processes[victim].resume()
+        seen = await running
+        await nothing_is_left(cluster)
+    all_right(known, seen)
+
+
+@pytest.mark.anchor
+@pytest.mark.parametrize("deed", ["kill", "pause"])
+async def test_without_its_scheduler_the_gateway_says_so_and_goes_on_when_it_is_back(
+    deed: str, known: Known, tiny_model: Path, tmp_path: Path
+) -> None:
+    async with local_cluster(tmp_path, layout(tiny_model)) as cluster:
+        traffic = Traffic(known.asked)
+        running = asyncio.create_task(traffic.run(cluster.gateway.address))
+        await traffic.until(STRUCK_AT)
+        scheduler = cluster.processes["scheduler-0"]
+        scheduler.kill() if deed == "kill" else scheduler.pause()
+        await traffic.until(STRUCK_AT + 1)
+        if deed == "kill":
+            await cluster.restart("scheduler-0")
+        else:
+            scheduler.resume()
+        seen = await running
+        await nothing_is_left(cluster)
+    all_right(known, seen, WITHOUT_SCHEDULER)
