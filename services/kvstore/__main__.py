@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from services.core.errors import InternalError
 from services.core.memory import EngineMemory
 from services.kvstore import views
 from services.kvstore.arena import Arena
@@ -21,7 +22,7 @@ async def main(process: Process[Settings]) -> None:
     identity, settings = process.identity, process.settings
     hello = session_pb2.Hello(protocol=PROTOCOL, name=identity.name, incarnation=identity.incarnation)
     terms = Terms(hello, settings.session_timeout, process.faults, step="store.step")
-    with Arena(settings.arena_directory, settings.capacity_bytes) as arena:
+    with _arena(settings) as arena:
         sessions = Sessions(arena, process.telemetry)
         facts = FactsPublisher(process.bus, identity, sessions.content)
         store = KVStoreServer(sessions, facts, terms, process.telemetry)
@@ -36,6 +37,14 @@ async def main(process: Process[Settings]) -> None:
         )
         async with serving(process, parts) as server:
             await server.live(sessions.keep(), facts.keep(server.address))
+
+
+def _arena(settings: Settings) -> Arena:
+    """Exits with a readable line where there is no room for it."""
+    try:
+        return Arena(settings.arena_directory, settings.capacity_bytes)
+    except InternalError as error:
+        raise SystemExit(f"kvstore: {error.message}") from None
 
 
 if __name__ == "__main__":

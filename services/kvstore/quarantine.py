@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from services.core.handoff import Party
 
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.1
 
 
 class QuarantineWatch:

@@ -118,7 +118,7 @@ class Sessions:
 
     async def keep(self) -> None:
         """Frees the pages of lost writers when that is safe, for ever."""
-        await self._quarantine.keep(lambda party: self.post(self.shelf.exchange.quiet(party)))
+        await self._quarantine.keep(self._hear_quiet)
 
     # --- private
 
@@ -129,11 +129,16 @@ class Sessions:
         if self._parties:
             log.warning("refusing %s: its model or KV format is not that of the others", peer.name)
             raise KVIncompatible("model or KV format differ from those this store holds", field="format")
+        for party in self._quarantine.look():
+            self._hear_quiet(party)
         if not self._quarantine.is_empty:
             raise KVIncompatible("a worker of another model may still be writing here; try again", field="format")
         fresh = Shelf(peer.fingerprint, peer.format, self._arena)
         log.info("room for %d blocks of %s", fresh.exchange.index.capacity, peer.format)
         return fresh
+
+    def _hear_quiet(self, party: Party) -> None:
+        self.post(self.shelf.exchange.quiet(party))
 
     def _place(self, party: Party) -> kvstore_pb2.Arena:
         arena = self._arena

@@ -15,6 +15,7 @@ from services.runtime.kv_near import NearTools
 from services.runtime.kv_publication import Publication, WriterCalls
 from services.runtime.kv_tools import Tools
 from services.runtime.kv_way import BlockBytes, Lane
+from services.runtime.metrics import Metrics
 from services.runtime.session import Terms
 from services.runtime.telemetry import Telemetry
 from services.runtime.transfer_thread import TransferThread
@@ -23,6 +24,8 @@ from services.runtime.transfer_thread import TransferThread
 class Reach(NamedTuple):
     """How a worker gets to its stores."""
 
+    token: str = ""
+    """Of the cluster."""
     patience: float = CONNECT_SECONDS
     """Seconds for which a hand-over waits for what is not there yet."""
     attach: bool = True
@@ -39,14 +42,14 @@ class KVClient:
     """
 
     def __init__(
-        self, kv: BlockBytes, terms: Terms, token: str, telemetry: Telemetry, reach: Reach = DEFAULT_REACH
+        self, kv: BlockBytes, terms: Terms, telemetry: Telemetry, metrics: Metrics, reach: Reach = DEFAULT_REACH
     ) -> None:
         block_bytes = KVFormat.parsed(terms.hello.format).block_bytes
         self._thread = TransferThread()
         self._near = Attachments(NearTools(kv, block_bytes, self._thread, terms.faults), reach.attach)
-        self.links = StoreLinks(terms, token, self._near, reach.patience)
+        self.links = StoreLinks(terms, reach.token, self._near, reach.patience)
         far = FarWay(kv, block_bytes, self.links, self._thread, terms.faults)
-        self._tools = Tools(self.links, self._near, far, telemetry, terms.faults)
+        self._tools = Tools(self.links, self._near, far, telemetry, metrics, terms.faults)
         self._publications: set[Publication] = set()
         self._fetches: set[Fetch] = set()
 

@@ -7,6 +7,7 @@ gives the store credit for so many parts at a time, and more as it takes them. K
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Literal
 
 import xxhash
 
@@ -28,6 +29,8 @@ from services.runtime.transfer_thread import TransferThread
 
 class FarWay:
     """For all stores that are not near. Implements `Way`."""
+
+    name: Literal["near", "far"] = "far"
 
     def __init__(
         self, kv: BlockBytes, block_bytes: int, links: StoreLinks, thread: TransferThread, faults: Faults

@@ -8,6 +8,7 @@ Whatever goes wrong ends in `no_more`; the worker computes what has not landed. 
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,8 +20,8 @@ from services.core.ids import BlockHash
 from services.pb import kvstore_pb2
 from services.runtime.codec import handoff_to_pb
 from services.runtime.kv_links import StoreSession
-from services.runtime.kv_tools import Tools, outcome
-from services.runtime.kv_way import GetCalls, Lane, WantedBlock
+from services.runtime.kv_tools import Tools, outcome, word_for
+from services.runtime.kv_way import GetCalls, Lane, WantedBlock, Way
 from services.runtime.telemetry import traceparent
 
 
@@ -66,7 +67,10 @@ class Fetch:
         self._has_writer = self._is_expected = False
         self._is_complete = self._is_released = self._is_over = False
         self._all_there_at: float | None = None
-        self._landed = self._bytes = 0
+        self._became: Counter[str] = Counter()
+        """Of wanted blocks, in the words of metrics."""
+        self._way: Way | None = None
+        self._bytes = 0
         self._error: DiptychError | None = None
         self._gap: DiptychError | None = None
         """Why a wanted block did not land although the fetch went on."""
@@ -122,6 +126,7 @@ class Fetch:
     async def _run(self) -> None:
         links, lane = self._tools.links, self.lane
         self._session = await links.connected(lane.store)
+        self._way = self._tools.way(self._session)
         links.listen(self._session, lane.key, self)
         self._session.send(kvstore_pb2.StoreDown(claim=kvstore_pb2.Claim(handoff=handoff_to_pb(lane.key))))
         self._say_wanted()
@@ -131,7 +136,7 @@ class Fetch:
             for block in [missing[each] for each in self._never if each in missing]:
                 self._bad(block, KVMissing("a block of the hand-over does not come"))
             if there := [block for block in missing.values() if block.hash in self._there]:
-                await self._get(self._session, there, is_last=len(there) == len(missing))
+                await self._get(self._way, there, is_last=len(there) == len(missing))
             elif missing and self._is_complete:
                 raise self._gap or KVMissing("the hand-over ended without all of its blocks")
             elif missing or self._missing is None:
@@ -153,7 +158,7 @@ class Fetch:
         except TimeoutError:
             raise KVMissing("the writer has not come to the store") from None
 
-    async def _get(self, session: StoreSession, blocks: Sequence[FetchBlock], *, is_last: bool) -> None:
+    async def _get(self, way: Way, blocks: Sequence[FetchBlock], *, is_last: bool) -> None:
         if self._span is None:
             self._span = self._tools.telemetry.start("kv.get", self.lane.traceparent)
         if is_last:
@@ -165,16 +170,17 @@ class Fetch:
             WantedBlock(block, ref.generation, ref.page if ref.HasField("page") else -1, ref.checksum)
             for block, ref in refs
         ]
-        await self._tools.way(session).get(lane, wanted, GetCalls(self._filled, self._bad))
+        await way.get(lane, wanted, GetCalls(self._filled, self._bad))
 
     def _filled(self, block: FetchBlock, size: int) -> None:
-        self._landed += 1
+        self._became["landed"] += 1
         self._bytes += size
         self._settle(block)
         self._calls.landed(block.index)
 
     def _bad(self, block: FetchBlock, why: DiptychError) -> None:
         self._gap = self._gap or why
+        self._became[word_for(why)] += 1
         self._settle(block)
 
     def _settle(self, block: FetchBlock) -> None:
@@ -199,12 +205,15 @@ class Fetch:
                 release = kvstore_pb2.Release(handoff=handoff_to_pb(self.lane.key))
                 self._session.send(kvstore_pb2.StoreDown(release=release))
         if self._span:
-            self._span.set_attributes({"diptych.blocks": self._landed, "diptych.bytes": self._bytes})
+            self._span.set_attributes({"diptych.blocks": self._became["landed"], "diptych.bytes": self._bytes})
             self._tools.telemetry.end(self._span, asyncio.CancelledError() if self._is_released else self._error)
+        if self._missing and not self._is_released:
+            self._became[word_for(self._error)] += len(self._missing)
+        self._tools.count(self._way, "get", self._bytes, self._became)
         if self._missing is not None:
             self._report()
 
     def _report(self) -> None:
         now = time.monotonic()
         all_there_at = now if self._all_there_at is None else self._all_there_at
-        self._calls.no_more(Fetched(self._landed, self._bytes, all_there_at, now, self._error))
+        self._calls.no_more(Fetched(self._became["landed"], self._bytes, all_there_at, now, self._error))

@@ -60,7 +60,7 @@ class StoreLinks:
         """Set while the session to the address is live."""
         self._lost: set[str] = set()
         """Addresses whose session has ended and is not back."""
-        self._attaching: dict[StoreSession, asyncio.Task[None]] = {}
+        self._attaching: set[asyncio.Task[None]] = set()
         self._listeners: dict[tuple[StoreSession, RequestKey], list[Listener]] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
 
@@ -70,6 +70,7 @@ class StoreLinks:
 
     async def __aexit__(self, *_: object) -> None:
         await self._pool.__aexit__()
+        await asyncio.gather(*self._attaching)
         for address in tuple(self._channels):
             await self._channels.pop(address).close()
 
@@ -141,7 +142,10 @@ class StoreLinks:
         match message.WhichOneof("kind"):
             case "arena":
                 work = self._attach(session, message.arena)
-                self._attaching[session] = asyncio.create_task(work, name=f"attach-{session.address}")
+                task = asyncio.create_task(work, name=f"attach-{session.address}")
+                # Never cancelled: what it maps would be left.
+                self._attaching.add(task)
+                task.add_done_callback(self._attaching.discard)
                 return
             case "wanted":
                 key = codec.key_from_pb(message.wanted.handoff)
@@ -157,8 +161,6 @@ class StoreLinks:
             listener.heard(message, now)
 
     def closed(self, session: StoreSession) -> None:
-        if task := self._attaching.pop(session, None):
-            task.cancel()
         if self._live.get(session.address) is session:
             del self._live[session.address]
             self._arrival(session.address).clear()

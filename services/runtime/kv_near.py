@@ -7,7 +7,7 @@ what stands in the page; a reader copies, and hashes its copy: it never computes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import xxhash
 
@@ -39,6 +39,8 @@ class NearTools:
 
 class NearWay:
     """One session's. Implements `Way`."""
+
+    name: Literal["near", "far"] = "near"
 
     def __init__(self, tools: NearTools, arena: ArenaMap, session: StoreSession) -> None:
         self._tools = tools

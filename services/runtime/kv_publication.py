@@ -9,6 +9,7 @@ A failure is not the request's: the reader computes what does not come.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,8 +21,8 @@ from services.core.ids import BlockHash, BlockId
 from services.pb import kvstore_pb2
 from services.runtime.codec import handoff_to_pb
 from services.runtime.kv_links import StoreSession
-from services.runtime.kv_tools import Tools, outcome
-from services.runtime.kv_way import GrantedBlock, Lane, PutCalls
+from services.runtime.kv_tools import Tools, outcome, word_for
+from services.runtime.kv_way import GrantedBlock, Lane, PutCalls, Way
 from services.runtime.telemetry import traceparent
 
 
@@ -68,7 +69,10 @@ class Publication:
         """Those that are being put: whatever is heard of them, they are done only when their copies are."""
         self._is_finished = self._is_aborted = self._is_over = False
         self._said_complete = self._was_paused = False
-        self._skipped = self._bytes = self._failed = 0
+        self._became: Counter[str] = Counter()
+        """Of added blocks, in the words of metrics."""
+        self._way: Way | None = None
+        self._bytes = 0
         self._error: DiptychError | None = None
         self._gap: DiptychError | None = None
         """Why a block was not sealed although the publication went on."""
@@ -150,17 +154,18 @@ class Publication:
             written.given_up.add(hash=block_hash, generation=granted.generation)
             self._session.send(kvstore_pb2.StoreDown(written=written))
         if self._sealed(block_hash):
-            self._skipped += 1
+            self._became["skipped"] += 1
 
     async def _run(self) -> None:
         links, lane = self._tools.links, self.lane
         self._session = await links.connected(lane.store)
+        self._way = self._tools.way(self._session)
         links.listen(self._session, lane.key, self)
         while True:
             self._wake.clear()
             self._offer(self._session)
             if self._granted:
-                await self._put(self._session)
+                await self._put(self._way)
             elif self._said_complete and not self._unsealed:
                 return
             else:
@@ -177,17 +182,18 @@ class Publication:
             self._said_complete = True
             session.send(kvstore_pb2.StoreDown(offer=kvstore_pb2.Offer(handoff=handoff, complete=True)))
 
-    async def _put(self, session: StoreSession) -> None:
+    async def _put(self, way: Way) -> None:
         if not self._was_paused:
             self._was_paused = True
             await self._tools.faults.wait("kv.put")
         granted, self._granted = list(self._granted.values()), {}
         self._under_way = {each.block.hash for each in granted}
         lane = self.lane._replace(traceparent=traceparent(self._span) if self._span else "")
-        await self._tools.way(session).put(lane, granted, PutCalls(self._copied, self._give_up))
+        await way.put(lane, granted, PutCalls(self._copied, self._give_up))
         self._under_way.clear()
         for each in granted:
-            self._sealed(each.block.hash)
+            if self._sealed(each.block.hash):
+                self._became["sealed"] += 1
 
     def _copied(self, block: SealedBlock, size: int) -> None:
         self._bytes += size
@@ -200,7 +206,7 @@ class Publication:
     def _give_up(self, block: SealedBlock, why: DiptychError) -> None:
         """This block will not be sealed; the others may."""
         if self._sealed(block.hash):
-            self._failed += 1
+            self._became[word_for(why)] += 1
             self._gap = self._gap or why
 
     def _done(self, block_hash: BlockHash) -> None:
@@ -224,6 +230,9 @@ class Publication:
         for block_hash in tuple(self._held):
             self._done(block_hash)
         self._end_span()
+        if self._unsealed and not self._is_aborted:
+            self._became[word_for(self._error)] += len(self._unsealed)
+        self._tools.count(self._way, "put", self._bytes, self._became)
         if self._is_finished:
             self._report()
 
@@ -247,7 +256,8 @@ class Publication:
         return None if isinstance(self._error, StaleHandoff) else self._error
 
     def _summary(self) -> Published:
-        return Published(len(self._known) - len(self._unsealed) - self._failed, self._skipped, self._bytes, self._error)
+        sealed, skipped = self._became["sealed"], self._became["skipped"]
+        return Published(sealed + skipped, skipped, self._bytes, self._error)
 
     def _report(self) -> None:
         if not self._is_aborted:

@@ -8,7 +8,7 @@ Which one it is, is proven when the session opens (`kv_attachments.py`) and hold
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from services.core.batch_events import FetchBlock, SealedBlock
 from services.core.errors import DiptychError
@@ -78,6 +78,8 @@ class GetCalls:
 class Way(Protocol):
     """Both verbs return, or raise, only when no copy runs; they raise what concerns all of the blocks. The thread they
     copy on holds a cancellation back until then."""
+
+    name: Literal["near", "far"]
 
     async def put(self, lane: Lane, blocks: Sequence[GrantedBlock], tell: PutCalls) -> None:
         """All are sealed when it returns, but for those that failed."""

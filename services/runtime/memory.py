@@ -37,7 +37,7 @@ def resident() -> Resident:
     """This process's. Raises `OSError` where there is no /proc."""
     total = int(STATM.read_text().split()[1]) * mmap.PAGESIZE
     rollup, status = _kilobytes(ROLLUP), _kilobytes(STATUS)
-    anonymous, shared = rollup["Anonymous"] * 1024, status["RssShmem"] * 1024
+    anonymous, shared = rollup["Anonymous"] * 1024, status.get("RssShmem", 0) * 1024
     return Resident(total, rollup["Rss"] * 1024 - anonymous - shared, shared, anonymous)
 
 

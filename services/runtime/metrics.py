@@ -45,6 +45,8 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     Instrument("diptych_waiting_tokens", "gauge", "Prompt tokens yet to be computed.", _WORKERS),
     Instrument("diptych_steps_total", "counter", "Engine steps.", _WORKERS),
     Instrument("diptych_step_seconds", "histogram", "Time of an engine step.", _WORKERS),
+    Instrument("diptych_kv_blocks_total", "counter", "KV blocks moved, or not, by way.", _WORKERS, ("way", "outcome")),
+    Instrument("diptych_kv_bytes_total", "counter", "Bytes of KV blocks moved.", _WORKERS, ("way", "direction")),
     Instrument("diptych_oldest_holding_seconds", "gauge", "Age of the oldest thing held for a request.", _ALL),
     Instrument("diptych_faults_total", "counter", "Planted faults that struck, in tests.", _ALL, ("seam",)),
 )

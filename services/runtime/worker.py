@@ -61,8 +61,8 @@ async def serve_worker(process: Process[WorkerSettingsT], engine: WorkerEngine, 
         format=engine.format,
     )
     terms = Terms(hello, settings.session_timeout, process.faults, SEAMS)
-    reach = Reach(attach=settings.attach)
-    client = KVClient(engine.kv, terms, settings.token.get_secret_value(), process.telemetry, reach)
+    reach = Reach(settings.token.get_secret_value(), attach=settings.attach)
+    client = KVClient(engine.kv, terms, process.telemetry, process.metrics, reach)
     stores = StoreWatch(process.bus, client.links, settings.kvstores)
     desk = Desk(loop, make_duty(client, loop), process.telemetry, Letters(settings.event_window))
 

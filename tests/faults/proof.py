@@ -1,10 +1,12 @@
 """What every fault test ends with: right answers, honest errors, and nothing held by anyone."""
 
 import asyncio
-import re
 import urllib.request
 from collections.abc import Collection, Sequence
 
+from prometheus_client.parser import text_string_to_metric_families
+
+from services.cli.audit import audited
 from services.cli.cluster import LocalCluster
 from tests.faults.clusters import SESSION_SECONDS
 from tests.faults.conftest import Known
@@ -23,6 +25,7 @@ async def nothing_is_left(cluster: LocalCluster) -> None:
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise AssertionError(f"blocks in use though nobody asks for anything: {used}") from None
+    assert not (await audited(cluster.record())).stranded
 
 
 def all_right(known: Known, seen: Sequence[Seen], errors: Collection[str] = ()) -> None:
@@ -39,12 +42,17 @@ async def proven(cluster: LocalCluster, known: Known, errors: Collection[str] = 
     return seen
 
 
-async def times_struck(cluster: LocalCluster, seam: str) -> int:
-    """How often what was planted at `seam` has struck, in all processes that live: a test of nothing proves nothing."""
+async def times_struck(cluster: LocalCluster, seam: str) -> float:
+    """How often what was planted at `seam` has struck: a test in which nothing happens proves nothing."""
+    return await counted(cluster, "diptych_faults_total", seam=seam)
+
+
+async def counted(cluster: LocalCluster, counter: str, **labels: str) -> float:
+    """A counter's sum over all processes that live and all labels that are not named."""
     pages = [cluster.announcement(name).metrics_address for name in living(cluster)]
     texts = await asyncio.gather(*(asyncio.to_thread(_read, address) for address in pages))
-    found = re.findall(rf'^diptych_faults_total{{seam="{re.escape(seam)}"}} (\S+)$', "".join(texts), re.MULTILINE)
-    return int(sum(map(float, found)))
+    samples = (sample for text in texts for family in text_string_to_metric_families(text) for sample in family.samples)
+    return sum(s.value for s in samples if s.name == counter and labels.items() <= s.labels.items())
 
 
 def _read(address: str) -> str:

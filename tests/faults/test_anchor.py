@@ -10,12 +10,14 @@ from services.modelfiles.prepared import PreparedModel
 from tests.faults.clusters import Shape, layout
 from tests.faults.conftest import Known
 from tests.faults.expected import Alone
-from tests.faults.proof import all_right, nothing_is_left, proven
+from tests.faults.proof import all_right, counted, nothing_is_left, proven
 from tests.faults.trace import trace
 from tests.faults.traffic import Traffic
 from tests.support.local_cluster import local_cluster
 
 SHORT = 40
+MANY_BLOCKS = 500
+"""Of about 3 300; the others were in decode's own cache, or found no room in a store."""
 
 
 @pytest.mark.anchor
@@ -25,6 +27,8 @@ async def test_two_hundred_random_requests_are_answered_as_the_engine_by_itself_
 ) -> None:
     async with local_cluster(tmp_path, layout(tiny_model, Shape(way=way))) as cluster:
         await proven(cluster, known)
+        assert await counted(cluster, "diptych_kv_blocks_total", way=way, outcome="landed") > MANY_BLOCKS
+        assert await counted(cluster, "diptych_kv_blocks_total", outcome="corrupt") == 0
 
 
 async def test_forty_requests_are_right_and_forty_more_while_a_store_and_a_decode_worker_are_killed(

@@ -18,7 +18,7 @@ from services.runtime import dial
 from tests.faults.clusters import SESSION_SECONDS, Plants, Shape, layout
 from tests.faults.conftest import Known
 from tests.faults.expected import Alone
-from tests.faults.proof import all_right, nothing_is_left, times_struck
+from tests.faults.proof import all_right, counted, nothing_is_left, times_struck
 from tests.faults.trace import Asked
 from tests.faults.traffic import Seen, see
 from tests.support.asking import audit
@@ -35,19 +35,21 @@ LONGEST_COPY = COPY_SECONDS * (PROMPT // 16)
 """Of a request's blocks, one after the other."""
 
 
-def pairs(alone: Alone, count: int, vocab: int = 320) -> Known:
-    """Requests two by two: one whose client leaves, and the next. Every third of those has the same prompt."""
+def pairs(alone: Alone, count: int) -> Known:
+    """Requests two by two: one whose client leaves, and the next, which fetches other blocks into the pages, finds the
+    same ones, or fills the pages with an answer while late blocks still come."""
     rng = random.Random(count)
     asked = []
     for number in range(count):
-        prompt = _prompt(rng, vocab)
+        prompt = _prompt(rng, PROMPT)
+        nexts = (Asked(_prompt(rng, PROMPT), TOKENS), Asked(prompt, TOKENS), Asked(_prompt(rng, 9), PROMPT))
         asked.append(Asked(prompt, TOKENS, leaves_after=1, lingers=rng.uniform(0, LONGEST_COPY / 2)))
-        asked.append(Asked(prompt if number % 3 == 0 else _prompt(rng, vocab), TOKENS))
+        asked.append(nexts[number % len(nexts)])
     return Known(asked, [alone.answer(one) for one in asked])
 
 
-def _prompt(rng: random.Random, vocab: int) -> tuple[int, ...]:
-    return tuple(rng.randrange(3, vocab) for _ in range(PROMPT))
+def _prompt(rng: random.Random, length: int) -> tuple[int, ...]:
+    return tuple(rng.randrange(3, 320) for _ in range(length))
 
 
 @pytest.mark.anchor
@@ -78,6 +80,7 @@ async def test_a_request_gets_its_own_tokens_on_pages_that_late_blocks_were_mean
             seen.append(await see(stub, following))
         await nothing_is_left(cluster)
         assert await times_struck(cluster, next(iter(next(iter(faults.values())))))
+        assert await counted(cluster, "diptych_kv_blocks_total", outcome="corrupt") == 0
     assert in_flight > TRIES // 2, "the blocks were not late"
     all_right(known, seen)
 
@@ -90,6 +93,7 @@ async def test_a_worker_that_wakes_up_does_not_write_into_the_pages_of_another(
     """It hangs while it copies out, is given up, and goes on copying when others have its request's pages."""
     known = pairs(alone, PAUSES)
     seen: list[Seen] = []
+    paused = 0
     faults = {"prefill": {"kv.out": COPY_SECONDS}}
     async with (
         local_cluster(tmp_path, layout(tiny_model, replace(EXACT, prefill=2, way=way), faults)) as cluster,
@@ -104,7 +108,9 @@ async def test_a_worker_that_wakes_up_does_not_write_into_the_pages_of_another(
             seen.append(await see(stub, following))
             if writer:
                 cluster.processes[writer].resume()
+                paused += 1
         await nothing_is_left(cluster)
+    assert paused > PAUSES // 2, "nobody was copying"
     all_right(known, seen)
 
 

@@ -14,7 +14,7 @@ from services.cli.layout import ClusterLayout
 from services.core.fault_plan import SEAMS
 from tests.faults.clusters import Shape, layout
 from tests.faults.conftest import Known
-from tests.faults.proof import all_right, nothing_is_left, proven, times_struck
+from tests.faults.proof import all_right, counted, nothing_is_left, proven, times_struck
 from tests.faults.traffic import Traffic
 from tests.support.local_cluster import local_cluster
 
@@ -94,6 +94,8 @@ async def test_answers_are_right_with(trial: Trial, known: Known, tiny_model: Pa
     async with local_cluster(tmp_path, layout_of(trial, tiny_model)) as cluster:
         await proven(cluster, known)
         assert trial in NARROW or await times_struck(cluster, trial.seam)
+        is_bad = isinstance(trial.plant, Mapping) and trial.plant.get("corrupt")
+        assert bool(await counted(cluster, "diptych_kv_blocks_total", outcome="corrupt")) == bool(is_bad)
 
 
 @pytest.mark.anchor

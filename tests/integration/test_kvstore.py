@@ -427,6 +427,7 @@ async def test_a_store_full_of_pinned_blocks_refuses_and_decode_computes_the_res
         held.fetch.release()
         await store.let_go()
         assert (await prefill.publish_all(key("c"), hashes(4, "c"))).error is None
+        await store.let_go()
         assert (await store.load()).blocks_cached == 4
 
 
@@ -545,6 +546,31 @@ async def test_an_end_that_is_given_up_before_it_began_is_settled_all_the_same(w
         reading.fetch.release()
         assert (await within(reading.no_more)).landed == 0
         assert writing.done == [0]
+
+
+async def test_what_becomes_of_blocks_is_counted(worker: MakeWorker) -> None:
+    names = hashes(3)
+    async with kvstore(capacity=3) as store, worker(store.address) as prefill, worker(store.address) as decode:
+        await prefill.publish_all(key("a"), names[:2])
+        reading = decode.claim(key("b"))
+        reading.fetch.want(wanted([*names, BlockHash(b"too much")]), time.monotonic())
+        while not [holding for holding in await store.holdings() if holding.state == "claimed"]:
+            pass
+        await prefill.publish_all(key("b"), [*names, BlockHash(b"too much")])
+        await within(reading.no_more)
+        (way,) = {"near"} if prefill.client.near_stores() else {"far"}
+        assert prefill.counted("diptych_kv_blocks_total") == {
+            f'{{outcome="sealed",way="{way}"}}': 3,
+            f'{{outcome="skipped",way="{way}"}}': 2,
+            f'{{outcome="refused",way="{way}"}}': 1,
+        }
+        assert decode.counted("diptych_kv_blocks_total") == {
+            f'{{outcome="landed",way="{way}"}}': 3,
+            f'{{outcome="missing",way="{way}"}}': 1,
+        }
+        size = SMALL.block_bytes
+        assert prefill.counted("diptych_kv_bytes_total") == {f'{{direction="put",way="{way}"}}': 3 * size}
+        assert decode.counted("diptych_kv_bytes_total") == {f'{{direction="get",way="{way}"}}': 3 * size}
 
 
 async def test_a_request_that_wants_nothing_lets_go_at_once(worker: MakeWorker) -> None:

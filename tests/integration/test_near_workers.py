@@ -160,6 +160,8 @@ async def test_a_writer_whose_reader_left_gives_its_page_back_after_its_copy() -
         reading, writing = decode.claim(key("a")), prefill.publish(key("a"))
         writing.publication.add(sealed(hashes(1)))
         await asyncio.to_thread(memory.is_copying.wait, 5)
+        while not [holding for holding in await store.holdings() if holding.state == "joined"]:
+            pass
         reading.fetch.release()
         await asyncio.wait([reading.fetch.task])
         while await holdings(store, "handoff"):

@@ -11,7 +11,7 @@ from services.core.errors import KVIncompatible
 from services.pb import session_pb2, session_pb2_grpc
 from services.runtime.faults import Faults
 from services.runtime.server import Parts, serving
-from services.runtime.session import Acceptor, Session, Terms
+from services.runtime.session import PROTOCOL, Acceptor, Session, Terms
 from services.runtime.session_pool import SessionPool
 from services.runtime.settings import ServiceSettings
 from tests.support.processes import process_of
@@ -22,7 +22,7 @@ SEAMS = {"start": "scheduler.start"}
 
 
 def terms(name: str, timeout: float = 5.0, **seams: float) -> Terms:
-    hello = session_pb2.Hello(protocol=1, name=name, incarnation=f"{name}-life")
+    hello = session_pb2.Hello(protocol=PROTOCOL, name=name, incarnation=f"{name}-life")
     faults = Faults({SEAMS[kind]: delay for kind, delay in seams.items()})
     return Terms(hello, timeout, faults, {kind: SEAMS[kind] for kind in seams})
 

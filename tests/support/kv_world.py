@@ -25,6 +25,7 @@ from services.runtime.kv_client import KVClient, Reach
 from services.runtime.kv_fetch import Fetch, Fetched, ReaderCalls
 from services.runtime.kv_publication import Publication, Published, WriterCalls
 from services.runtime.kv_way import Lane
+from services.runtime.metrics import Metrics
 from services.runtime.session import PROTOCOL, Terms
 from services.runtime.settings import ServiceSettings
 from tests.support.processes import process_of
@@ -99,6 +100,7 @@ class Worker:
     memory: Memory
     spans: InMemorySpanExporter
     store: str
+    metrics: Metrics
 
     async def loses_its_session(self) -> None:
         """And will dial again."""
@@ -136,6 +138,12 @@ class Worker:
         no_more: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
         calls = ReaderCalls(landed.put_nowait, no_more.set_result)
         return Reading(self.client.claim(Lane(request, self.store, traceparent), calls), landed, no_more)
+
+    def counted(self, name: str) -> dict[str, float]:
+        """Values of a counter that are not 0, by its labels as they are exported."""
+        lines = self.metrics.exposition().decode().splitlines()
+        values = dict(line.rsplit(" ", 1) for line in lines if line.startswith(f"{name}{{"))
+        return {labels.removeprefix(name): float(value) for labels, value in values.items() if float(value)}
 
     def finished_spans(self, name: str) -> list[ReadableSpan]:
         return [span for span in self.spans.get_finished_spans() if span.name == name]
@@ -222,9 +230,10 @@ async def worker(
         )
         faults = Faults({seam.replace("_", "."): seconds for seam, seconds in delays.items()})
         memory = memory or Memory(kv_format.block_bytes)
-        reach = Reach(PATIENCE, attach)
-        async with KVClient(memory, Terms(hello, 2.0, faults), "", process.telemetry, reach) as client:
-            yield Worker(client, memory, spans, store)
+        reach = Reach(patience=PATIENCE, attach=attach)
+        terms = Terms(hello, 2.0, faults)
+        async with KVClient(memory, terms, process.telemetry, process.metrics, reach) as client:
+            yield Worker(client, memory, spans, store, process.metrics)
         assert not client.holdings(), "a transfer is left"
 
 
