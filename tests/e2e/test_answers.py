@@ -1,7 +1,7 @@
 """The answers are right: equal to a reference that is not ours, and bit for bit the same split and unsplit.
 
-The reference computes in float32, so it judges clusters whose cache is float32 too; the weights are the file's own
-4-bit numbers, which are exact. Split and unsplit are compared as they serve by default.
+The reference computes in float32, so it judges a cluster that does, too: cache and weights in float32. Split and
+unsplit are compared as they serve by default; how close that is to float32 is in `test_logits` and `docs/quality.md`.
 """
 
 from collections.abc import AsyncIterator
@@ -34,8 +34,9 @@ def thirty(smollm2: PreparedModel) -> list[list[int]]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def exact(smollm2: PreparedModel, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
-    """Split, with a cache in float32."""
-    layout = ClusterLayout(model=smollm2.directory, pythons=LIGHT, engine={"kv_dtype": "float32"})
+    """Split, with nothing rounded."""
+    exactly = {"kv_dtype": "float32", "weights": "float32"}
+    layout = ClusterLayout(model=smollm2.directory, pythons=LIGHT, engine=exactly)
     async with local_cluster(tmp_path_factory.mktemp("exact"), layout) as cluster:
         yield cluster
 

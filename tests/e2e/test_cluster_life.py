@@ -18,10 +18,10 @@ from services.cli.errors import CommandError
 from services.cli.layout import ClusterLayout
 from services.cli.record import RECORD, load
 from tests.support.local_cluster import local_cluster, prepared_tiny_model
+from tests.support.shared_memory import left_behind
 
 START_SECONDS = 90
 END_SECONDS = 30
-SHARED_MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +62,14 @@ async def up(model: Path, cache: Path, *options: str) -> AsyncIterator[asyncio.s
 
 
 async def test_a_cluster_becomes_ready_and_leaves_no_process_no_port_and_no_secret(model: Path, tmp_path: Path) -> None:
-    shared_before = names_in(SHARED_MEMORY)
+    shared_before = left_behind()
     async with local_cluster(tmp_path, ClusterLayout(model=model)) as cluster:
         assert set(cluster.processes) == {"gateway-0", "scheduler-0", "prefill-0", "decode-0", "kvstore-0"}
         record = cluster.record()
         addresses = [record.gateway_http, record.collector, *(service.address for service in record.services)]
         assert all(is_bound(address) for address in addresses)
     assert not any(is_bound(address) for address in addresses)
-    assert names_in(SHARED_MEMORY) <= shared_before
+    assert left_behind() <= shared_before
     assert names_in(tmp_path) == {"nats.log", *(f"{name}.log" for name in cluster.processes)}
     assert all(child.exit_code == 0 for child in cluster.processes.values()), "every process drained by itself"
 

@@ -10,14 +10,10 @@ from tests.faults.conftest import Known
 from tests.faults.proof import all_right, nothing_is_left
 from tests.faults.traffic import Seen, Traffic
 from tests.support.local_cluster import local_cluster
+from tests.support.shared_memory import left_behind
 
-SHARED_MEMORY = Path("/dev/shm")
 HANG_SECONDS = 2.0
 """Longer than this no client hears nothing because of a store."""
-
-
-def names_in(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir()}
 
 
 @pytest.mark.anchor
@@ -25,7 +21,7 @@ def names_in(directory: Path) -> set[str]:
 async def test_a_killed_store_costs_no_answer_no_hang_and_no_shared_memory(
     is_back: bool, known: Known, tiny_model: Path, tmp_path: Path
 ) -> None:
-    before = names_in(SHARED_MEMORY)
+    before = left_behind()
     async with local_cluster(tmp_path, layout(tiny_model, Shape(kvstore=1))) as cluster:
         usual = await Traffic(known.asked[:100]).run(cluster.gateway.address, at_once=4)
         later = known.part(100, 200)
@@ -38,8 +34,8 @@ async def test_a_killed_store_costs_no_answer_no_hang_and_no_shared_memory(
         seen = await running
         await nothing_is_left(cluster)
         if not is_back:
-            assert names_in(SHARED_MEMORY) <= before, "shared memory of a dead store is left"
-    assert names_in(SHARED_MEMORY) <= before
+            assert left_behind() <= before, "shared memory of a dead store is left"
+    assert left_behind() <= before
     all_right(known, [*usual, *seen])
     print(f"longest silence: {longest(usual):.2f} s with the store, {longest(seen):.2f} s when it was killed")
     assert longest(seen) < HANG_SECONDS
