@@ -24,6 +24,7 @@ from services.cli import running
 from services.cli import status as statuses
 from services.cli import trace as traces
 from services.cli import up as supervision
+from services.cli.arena_room import arena_bytes, free_bytes
 from services.cli.errors import CommandError
 from services.cli.layout import ClusterLayout
 from services.cli.record import load
@@ -84,6 +85,7 @@ def up(
             kvstore=kvstore,
             threads=threads,
             processors=_processors(pin),
+            arena_bytes=arena_bytes(kvstore, free_bytes()),
             engine={"weights": weights, "kv_dtype": kv_dtype},
             http_port=http_port,
             grpc_port=grpc_port,
@@ -110,7 +112,12 @@ def demo(
     """Start a cluster, stream one answer, show where its time went, stop."""
     with _plainly():
         layout = ClusterLayout(
-            prefill=prefill, decode=decode, kvstore=kvstore, threads=threads, processors=_processors()
+            prefill=prefill,
+            decode=decode,
+            kvstore=kvstore,
+            threads=threads,
+            processors=_processors(),
+            arena_bytes=arena_bytes(kvstore, free_bytes()),
         )
         layout = replace(layout, model=_prepared(model))
         question = demonstration.Question(prompt, max_tokens)

@@ -39,6 +39,8 @@ class ClusterLayout:
     """Compute threads of each worker; 0 shares the processors out among the workers."""
     processors: tuple[int, ...] = ()
     """Those of the machine that compute threads may keep to; none leaves the choice to the system."""
+    arena_bytes: int = 0
+    """Memory of each store; 0 leaves it at the store's own default."""
     engine: Mapping[str, str] = field(default_factory=dict)
     """Settings of the workers' engines: `weights`, `kv_dtype` and so on."""
     drain_seconds: float = 10.0
@@ -128,6 +130,8 @@ def _member(layout: ClusterLayout, wiring: Wiring, service: str, number: int) ->
     if service == "gateway":
         fields["listen"] = f"{LOOPBACK}:{layout.grpc_port}"
         fields["http_listen"] = f"{LOOPBACK}:{layout.http_port}"
+    if service == "kvstore" and layout.arena_bytes:
+        fields["capacity_bytes"] = str(layout.arena_bytes)
     if service in ("gateway", "prefill", "decode"):
         fields["model"] = str(layout.model)
     if service in ("prefill", "decode"):

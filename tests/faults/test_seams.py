@@ -74,7 +74,7 @@ FATAL = (
     Trial("prefill", "kv.out", {"die": 1, "after": 100}),
     Trial("prefill", "kv.out", {"die": 1, "after": 100}, "far"),
     Trial("decode", "decode.step", {"die": 1, "after": 250}),
-    Trial("decode", "kv.in", {"die": 1, "after": 100}),
+    Trial("decode", "kv.in", {"die": 1, "after": 600}),
 )
 """Every process of the service dies at such a passage, and each of its later lives does so again."""
 
