@@ -26,7 +26,7 @@ serve: $(VENV)/.installed ## the local cluster, until Ctrl-C
 test: lint $(VENV)/.light ## everything that must be green: lint, types, unit, property, integration, end to end
 	@$(BIN)/python -m pytest -m "not drill and not sweep and not anchor"
 
-test-anchor: $(VENV)/.light ## split == unsplit in full: 200 requests, under every fault, with processes killed (20 minutes)
+test-anchor: $(VENV)/.light ## split == unsplit in full: 200 requests, under every fault, with processes killed (15 minutes)
 	@$(BIN)/python -m pytest -m anchor tests/faults
 
 test-drills: $(VENV)/.light ## slow drills: a bus outage of 60 s during traffic

@@ -1,6 +1,5 @@
 """Split output == unsplit output, token for token: two of each, small pools, shared prefixes, draws, stops, leavers."""
 
-import asyncio
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +11,7 @@ from tests.faults.conftest import Known
 from tests.faults.expected import Alone
 from tests.faults.proof import all_right, counted, nothing_is_left, proven
 from tests.faults.trace import trace
-from tests.faults.traffic import Traffic
+from tests.faults.traffic import traffic_beside
 from tests.support.local_cluster import local_cluster
 
 SHORT = 40
@@ -38,15 +37,13 @@ async def test_forty_requests_are_right_and_forty_more_while_a_store_and_a_decod
     async with local_cluster(tmp_path, layout(tiny_model)) as cluster:
         await proven(cluster, known.part(0, SHORT))
         later = known.part(SHORT, 2 * SHORT)
-        traffic = Traffic(later.asked)
-        running = asyncio.create_task(traffic.run(cluster.gateway.address))
-        await traffic.until(SHORT // 4)
-        cluster.processes["kvstore-0"].kill()
-        await traffic.until(SHORT // 2)
-        cluster.processes["decode-0"].kill()
-        seen = await running
+        async with traffic_beside(cluster, later.asked) as traffic:
+            await traffic.until(SHORT // 4)
+            cluster.processes["kvstore-0"].kill()
+            await traffic.until(SHORT // 2)
+            cluster.processes["decode-0"].kill()
         await nothing_is_left(cluster)
-    all_right(later, seen)
+    all_right(later, traffic.in_order())
 
 
 @pytest.mark.anchor

@@ -1,6 +1,5 @@
 """kill -9 of the only kvstore during traffic: every answer is right, nobody waits long, no shared memory is left."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from tests.faults.clusters import Shape, layout
 from tests.faults.conftest import Known
 from tests.faults.proof import all_right, nothing_is_left
-from tests.faults.traffic import Seen, Traffic
+from tests.faults.traffic import Seen, Traffic, traffic_beside
 from tests.support.local_cluster import local_cluster
 from tests.support.shared_memory import left_behind
 
@@ -25,13 +24,12 @@ async def test_a_killed_store_costs_no_answer_no_hang_and_no_shared_memory(
     async with local_cluster(tmp_path, layout(tiny_model, Shape(kvstore=1))) as cluster:
         usual = await Traffic(known.asked[:100]).run(cluster.gateway.address, at_once=4)
         later = known.part(100, 200)
-        traffic = Traffic(later.asked)
-        running = asyncio.create_task(traffic.run(cluster.gateway.address, at_once=4))
-        await traffic.until(30)
-        await cluster.processes["kvstore-0"].kill_and_wait()
-        if is_back:
-            await cluster.restart("kvstore-0")
-        seen = await running
+        async with traffic_beside(cluster, later.asked, at_once=4) as traffic:
+            await traffic.until(30)
+            await cluster.processes["kvstore-0"].kill_and_wait()
+            if is_back:
+                await cluster.restart("kvstore-0")
+        seen = traffic.in_order()
         await nothing_is_left(cluster)
         if not is_back:
             assert left_behind() <= before, "shared memory of a dead store is left"

@@ -2,11 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import grpc.aio
 
+from services.cli.cluster import LocalCluster
 from services.core.errors import DiptychError
 from services.pb import inference_pb2, inference_pb2_grpc
 from services.runtime import dial
@@ -54,6 +56,10 @@ class Traffic:
                 await room.acquire()
                 client = clients.create_task(self._client(stub, place, asked))
                 client.add_done_callback(lambda _: room.release())
+        return self.in_order()
+
+    def in_order(self) -> list[Seen]:
+        """What all clients saw, once all are done."""
         return [self.seen[place] for place in range(len(self.asked))]
 
     async def until(self, ended: int) -> None:
@@ -65,6 +71,17 @@ class Traffic:
     async def _client(self, stub: inference_pb2_grpc.InferenceStub, place: int, asked: Asked) -> None:
         self.seen[place] = await see(stub, asked)
         self._changed.set()
+
+
+@asynccontextmanager
+async def traffic_beside(
+    cluster: LocalCluster, asked: Sequence[Asked], at_once: int = AT_ONCE
+) -> AsyncIterator[Traffic]:
+    """Requests that run while the block does; it is left when all clients are done."""
+    traffic = Traffic(asked)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(traffic.run(cluster.gateway.address, at_once))
+        yield traffic
 
 
 async def see(stub: inference_pb2_grpc.InferenceStub, asked: Asked, patience: float = HANG_SECONDS) -> Seen:
