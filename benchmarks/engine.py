@@ -46,7 +46,7 @@ def main() -> int:
             model = Model.of(asked.model, cache)
             specs = [*contenders(model, cache, asked.threads, workloads), *vllm(model, cache, asked.threads)]
             missing = {} if VLLM_PYTHON.is_file() else {"vLLM": "not installed (`make bench-vllm`)"}
-            report = as_json(Contest(model, plan).findings([*specs, machine(asked.threads)], missing))
+            report = as_json(Contest(model, plan).findings([*specs, machine(model, asked.threads)], missing))
     except (ContenderFailed, ModelError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -20,7 +20,7 @@ from peers.limits import Machine
 from peers.report import OURS, Findings
 from peers.rounds import rounds
 from peers.trace import Measures, measures
-from peers.workloads import Workload
+from peers.workloads import W2, Workload
 
 LOAD_SECONDS = 900.0
 RUN_SECONDS = 900.0
@@ -104,13 +104,20 @@ class Contest:
         runs: dict[str, dict[str, list[Measures]]] = defaultdict(lambda: defaultdict(list))
         samples: list[Machine] = []
         competing = [name for name in self._children if name != MACHINE]
+        beside = W2 if W2 in self._plan.workloads else self._plan.workloads[0]
         for turn in rounds(competing, self._plan.workloads, self._plan.repetitions):
-            if turn.repetition == len(samples):
-                samples.append(Machine(**self._children[MACHINE].extras(RUN_SECONDS)))
-            if turn.workload.name in self._children[turn.contender].spec.workloads:
-                found = self._run(turn.contender, turn.workload, turn.repetition)
-                runs[turn.contender][turn.workload.name].append(found)
+            if turn.workload.name not in self._children[turn.contender].spec.workloads:
+                continue
+            is_beside = turn.contender == OURS and turn.workload == beside
+            before = [self._machine()] if is_beside else []
+            found = self._run(turn.contender, turn.workload, turn.repetition)
+            runs[turn.contender][turn.workload.name].append(found)
+            if is_beside:
+                samples.append(Machine.median([*before, self._machine()]))
         return runs, samples
+
+    def _machine(self) -> Machine:
+        return Machine(**self._children[MACHINE].extras(RUN_SECONDS))
 
     def _run(self, name: str, workload: Workload, repetition: int) -> Measures:
         child = self._children[name]

@@ -89,8 +89,10 @@ def vllm(model: Model, cache: Path, threads: int) -> list[ContenderSpec]:
     return [ContenderSpec("vLLM", "peers.vllm_engine", options, VLLM_PYTHON, is_optional=True)]
 
 
-def machine(threads: int) -> ContenderSpec:
-    return ContenderSpec(MACHINE, "peers.machine", {"threads": threads}, workloads=frozenset())
+def machine(model: Model, threads: int) -> ContenderSpec:
+    """The file is as large as what a decode step reads of it."""
+    options = {"threads": threads, "step_bytes": model.gguf.stat().st_size}
+    return ContenderSpec(MACHINE, "peers.machine", options, workloads=frozenset())
 
 
 def _llama(form: str, options: dict[str, Any]) -> ContenderSpec:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from peers.limits import Machine, prefill_flops
@@ -26,7 +27,7 @@ class Findings:
     config: ModelConfig
     runs: Runs
     machine: Sequence[Machine]
-    """A sample a repetition."""
+    """A sample a repetition, from around our turn."""
     kl: Mapping[str, float]
     """Mean KL to float32 in nats per token, by contender."""
     settings: Mapping[str, Any]
@@ -50,7 +51,7 @@ def as_json(found: Findings) -> dict[str, Any]:
             for name, by_peer in table.items()
             if (peer := best_peer(name, by_peer)) is not None
         },
-        "share_of_limit": _shares(found, middle[OURS], machine),
+        "share_of_limit": _shares(found),
         "bookkeeping_share": found.ours["bookkeeping_share"],
         "profile": found.ours["profile"],
         "medians": middle,
@@ -79,13 +80,16 @@ def as_text(report: Mapping[str, Any]) -> str:
     return "\n".join([*_workload_lines(report), *_best_lines(report), *_limit_lines(report), *_missing_lines(report)])
 
 
-def _shares(found: Findings, own: Mapping[str, Measures], machine: Machine) -> dict[str, float]:
-    shares = {}
+def _shares(found: Findings) -> dict[str, float]:
+    """Medians of each repetition's own share, for the machine's limits change from one to the next."""
+    shares, own = {}, found.runs[OURS]
     if "W2" in own:
-        shares["W2"] = machine.decode_share(found.weight_bytes, own["W2"]["tokens_per_second"])
+        pairs = zip(found.machine, own["W2"], strict=True)
+        shares["W2"] = median(at.decode_share(found.weight_bytes, run["tokens_per_second"]) for at, run in pairs)
     if "W3" in own:
         flops = prefill_flops(found.config, WORKLOADS["W3"].prompt_tokens)
-        shares["W3"] = machine.prefill_share(flops, own["W3"]["ttft"])
+        pairs = zip(found.machine, own["W3"], strict=True)
+        shares["W3"] = median(at.prefill_share(flops, run["ttft"]) for at, run in pairs)
     return shares
 
 

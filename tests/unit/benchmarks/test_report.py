@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from peers.limits import Machine
 from peers.ratios import best_peer, is_comparable
-from peers.report import as_json, as_text
-from tests.unit.benchmarks.findings import findings
+from peers.report import OURS, as_json, as_text
+from tests.unit.benchmarks.findings import findings, stream
 
 
 def test_ratios_are_ours_over_theirs_of_medians() -> None:
@@ -46,6 +47,14 @@ def test_shares_of_the_limit_come_from_this_runs_machine() -> None:
     shares = as_json(findings())["share_of_limit"]
     assert shares["W2"] == pytest.approx(80e6 / 10e9 * 100)
     assert 0 < shares["W3"] < 1
+
+
+def test_a_share_is_the_median_of_each_repetitions_own() -> None:
+    found = findings()
+    runs = {**found.runs, OURS: {"W2": [stream(100, 0.1), stream(50, 0.1), stream(60, 0.1)]}}
+    machines = [Machine(rate, 100e9, 50e9) for rate in (10e9, 5e9, 4e9)]
+    shares = as_json(replace(found, runs=runs, machine=machines))["share_of_limit"]
+    assert shares == {"W2": pytest.approx(0.8)}
 
 
 def test_the_report_has_every_promised_key_and_is_plain_json() -> None:

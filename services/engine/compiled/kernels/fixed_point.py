@@ -11,13 +11,15 @@ Rows lie in tiles of eight, group after group, so that a tile is read from front
     [tiles][groups][8 rows] of  32 X int16, s float32, Σ X float32
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
 from services.engine.compiled.kernels.forms import GROUP
-from services.engine.compiled.kernels.vector_ir import FLOAT, FLOATS, INT, INTS, LANES, SHORTS, Vectors
+from services.engine.compiled.kernels.vector_ir import FLOAT, FLOATS, INT, INTS, LANES, QUADS, SHORTS, Vectors
 from services.engine.jit import inner
 
 TILE_ROWS = 8
@@ -26,6 +28,9 @@ RECORD = 2 * GROUP + 8
 """Bytes of a row's group."""
 GROUP_PITCH = TILE_ROWS * RECORD
 """Bytes from a row's group to the next."""
+
+BYTE_ORDER = [8 * eighth + at for eighth in range(4) for at in (0, 4, 1, 5, 2, 6, 3, 7)]
+"""Of a group's numbers, as panels of 4 bits have them (`forms.Group.quads`)."""
 
 _LARGEST = 32767.0
 _SMALLEST_SCALED = 1e-30
@@ -38,11 +43,14 @@ def fixed_bytes(rows: int, inputs: int) -> int:
 
 
 @inner
-def fix_row(source, inputs, rows, row):
-    """The row of float32 at address `source` into row number `row` of the fixed-point rows at address `rows`."""
+def fix_row(source, inputs, rows, row, count):
+    """The row of float32 at address `source` into row number `row` of the `count` fixed-point rows at address `rows`; a
+    row that is alone also by its bytes."""
     groups = inputs // GROUP
     tile = rows + np.int64(row // TILE_ROWS) * groups * GROUP_PITCH
     _fix(np.int64(source), tile + np.int64(row % TILE_ROWS) * RECORD, np.int64(groups))
+    if count == 1:
+        _split(np.int64(rows), np.int64(groups))
 
 
 @intrinsic
@@ -69,6 +77,31 @@ def _fix(context, source, target, groups):
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 3), emit
+
+
+@intrinsic
+def _split(context, rows, groups):
+    """Puts beside the only row, in the place of a second one, its numbers' bytes: for each group eight quads of the low
+    bytes, then of the high ones, in the order of `BYTE_ORDER`."""
+
+    def emit(context, builder, signature, arguments):
+        v = Vectors(builder)
+        rows, groups = arguments
+        order = [2 * at for at in BYTE_ORDER] + [2 * at + 1 for at in BYTE_ORDER]
+        mask = ir.Constant(ir.VectorType(INT, 2 * GROUP), order)
+        with v.loop(groups) as loop:
+            here = v.at(rows, v.times(loop.index, GROUP_PITCH))
+            numbers = v.load(QUADS, here)
+            v.store(builder.shuffle_vector(numbers, numbers, mask), v.at(here, RECORD))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 2), emit
+
+
+def quads(v: Vectors, record: ir.Value, number: int) -> Sequence[ir.Value]:
+    """Of the only row's record: the low and the high bytes of four of its numbers, in all lanes."""
+    low, high = (v.load(INT, v.at(record, RECORD + half + 4 * number)) for half in (0, GROUP))
+    return v.spread_quad(low), v.spread_quad(high)
 
 
 def pair(v: Vectors, record: ir.Value, number: int) -> ir.Value:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from services.engine.compiled.kernels.vector_ir import BYTE, FLOATS, LANES, WIDTHS, WORDS, Vectors
+from services.engine.compiled.kernels.vector_ir import BYTE, FLOATS, INTS, LANES, QUADS, WIDTHS, WORDS, Vectors
 
 PANEL = LANES
 """Outputs in a panel: one vector."""
@@ -36,6 +36,8 @@ FLOAT32 = FORMS.index("float32")
 
 WHOLE = ("int8", "q8_0", "q4_1", "q4_0")
 """Forms of whole numbers."""
+
+FOUR_BITS = ("q4_1", "q4_0")
 
 _SCALES = {"int8": 0, "q8_0": 1, "q4_1": 2, "q4_0": 1}
 _CHANNEL_SCALES = PANEL * 4
@@ -71,6 +73,13 @@ class Group:
     def scales(self, v: Vectors) -> Sequence[ir.Value]:
         """As float32: d, and m where the form has it; nothing for int8, whose scales are the channel's."""
         return [v.widened("float16", v.at(self.address, at * PANEL * 2)) for at in range(_SCALES[self.form])]
+
+    def quads(self, v: Vectors, eighth: int) -> Sequence[ir.Value]:
+        """Of a form of 4 bits: the numbers of eight inputs as bytes, in each lane those of inputs 0, 4, 1, 5, then
+        2, 6, 3, 7."""
+        packed = v.load(INTS, v.at(self.address, _SCALES[self.form] * PANEL * 2 + eighth * 4 * PANEL))
+        low, high = packed, v.builder.lshr(packed, v.ints(4))
+        return [v.builder.bitcast(v.builder.and_(digits, v.ints(0x0F0F0F0F)), QUADS) for digits in (low, high)]
 
     def codes(self, v: Vectors, quarter: ir.Value) -> Iterator[ir.Value]:
         """For each pair of inputs of a quarter of the group, in order, the numbers `[16][2]` as words of 16 bits."""

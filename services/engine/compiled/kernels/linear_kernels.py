@@ -3,7 +3,7 @@
 from functools import cache
 
 from services.engine.compiled.kernels.fixed_point import GROUP_PITCH, TILE_ROWS
-from services.engine.compiled.kernels.fixed_tiles import fixed_tile
+from services.engine.compiled.kernels.fixed_tiles import fixed_tile, lone_tile
 from services.engine.compiled.kernels.forms import FLOAT32, FORMS, GROUP, PANEL
 from services.engine.compiled.kernels.tiles import decode_panel, tile
 from services.engine.jit import native
@@ -16,6 +16,10 @@ MOST_ROWS = 6
 
 def _fixed(form, panels, size, count, inputs, x, rows, y, y_stride, adds):
     """Any number of rows in fixed point over `count` panels: a tile of rows stays near while all panels pass it."""
+    if rows == 1:
+        for at in range(count):
+            lone_tile(form, panels + at * size, size, x, inputs, y + at * PANEL * 4, adds)
+        return
     row = 0
     while row < rows:
         source, target = x + row // TILE_ROWS * (inputs // GROUP) * GROUP_PITCH, y + row * y_stride

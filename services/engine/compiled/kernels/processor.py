@@ -12,5 +12,6 @@ def _has(feature: str) -> bool:
 
 HAS_AVX2 = _has("avx2")
 HAS_AVX512 = _has("avx512bw")
+HAS_VNNI = HAS_AVX512 and _has("avx512vnni")
 HAS_WIDE_REGISTERS = HAS_AVX512
 """Thirty-two registers of sixteen float32; otherwise sixteen of eight are assumed."""

@@ -85,7 +85,7 @@ def _normed(space, bias, norm, count, matrix, team, thread, number):
                 source[at] += bias[at]
             normalize(source, weight, eps, space.normed[row])
             if matrix.fixed != 0:
-                fix_row(_address(space.normed[row]), matrix.inputs, _address(space.fixed), row)
+                fix_row(_address(space.normed[row]), matrix.inputs, _address(space.fixed), row, count)
         mine += 1
         piece = claim(turn, total)
     end(team, turn, mine, total)
@@ -103,7 +103,7 @@ def _as_read(matrix, x, space, team, thread, number):
     if x.count <= FEW:
         rows = _address(space.own_fixed[thread])
         for row in range(x.count):
-            fix_row(x.address + row * x.stride, matrix.inputs, rows, row)
+            fix_row(x.address + row * x.stride, matrix.inputs, rows, row, x.count)
         team.ticks[thread, NORM] += ticks() - turn.since
         return Rows(rows, np.int64(0), x.count)
     rows = _address(space.fixed)
@@ -111,7 +111,7 @@ def _as_read(matrix, x, space, team, thread, number):
     piece = claim(turn, total)
     while piece < total:
         for row in range(piece * ROWS_AT_ONCE, min((piece + 1) * ROWS_AT_ONCE, x.count)):
-            fix_row(x.address + row * x.stride, matrix.inputs, rows, row)
+            fix_row(x.address + row * x.stride, matrix.inputs, rows, row, x.count)
         mine += 1
         piece = claim(turn, total)
     end(team, turn, mine, total)

@@ -22,6 +22,9 @@ BYTES, SHORTS, INTS = ir.VectorType(BYTE, LANES), ir.VectorType(SHORT, LANES), i
 WORDS = ir.VectorType(SHORT, 2 * LANES)
 """A pair of 16-bit numbers in each lane."""
 
+QUADS = ir.VectorType(BYTE, 4 * LANES)
+"""Four bytes in each lane."""
+
 WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 """Bytes of a stored number."""
 
@@ -104,6 +107,10 @@ class Vectors:
     def spread_from(self, address: ir.Value) -> ir.Value:
         return self.spread(self.load(FLOAT, address))
 
+    def spread_quad(self, quad: ir.Value) -> ir.Value:
+        """The four bytes, as a number of 32 bits, in every lane."""
+        return self.builder.bitcast(self.spread(quad), QUADS)
+
     def spread_pair(self, pair: ir.Value) -> ir.Value:
         """The pair of 16-bit numbers, as one of 32 bits, in every lane."""
         return self.builder.bitcast(self.spread(pair), WORDS)
@@ -160,6 +167,13 @@ class Vectors:
         high = builder.mul(builder.ashr(x, self.ints(16)), builder.ashr(y, self.ints(16)))
         low = [builder.ashr(builder.shl(each, self.ints(16)), self.ints(16)) for each in (x, y)]
         return builder.add(total, builder.add(high, builder.mul(*low)))
+
+    def add_byte_products(self, total: ir.Value, positive: ir.Value, signed: ir.Value) -> ir.Value:
+        """In each lane Σ x · y of four bytes, x from 0 to 255 and y from -128 to 127, added to `total`. For processors
+        with VNNI."""
+        kind = ir.FunctionType(INTS, [INTS, QUADS, QUADS])
+        multiply = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.x86.avx512.vpdpbusd.512")
+        return self.builder.call(multiply, [total, positive, signed])
 
     def _products_by_halves(self, x: ir.Value, y: ir.Value) -> ir.Value:
         half_words, half_ints = ir.VectorType(SHORT, LANES), ir.VectorType(INT, LANES // 2)

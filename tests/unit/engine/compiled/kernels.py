@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float32]
 @outer
 def _fix(x: Any, rows: Any) -> None:
     for row in range(x.shape[0]):
-        fix_row(np.int64(x[row].ctypes.data), x.shape[1], np.int64(rows.ctypes.data), row)
+        fix_row(np.int64(x[row].ctypes.data), x.shape[1], np.int64(rows.ctypes.data), row, x.shape[0])
 
 
 @outer

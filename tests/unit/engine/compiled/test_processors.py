@@ -18,11 +18,12 @@ PROCESSORS = {"products of halves": "+avx2,+fma,+f16c,+avx", "plain multiplicati
 
 
 def digest() -> str:
-    """Of what every form of whole numbers gives for some rows."""
+    """Of what every form of whole numbers gives for some rows, and for a row that is alone."""
     random = np.random.default_rng(0)
     weights, x = random.standard_normal((32, 96), np.float32), random.standard_normal((11, 96), np.float32)
-    results = [Multiplier(stored(weights, form), form)(x) for form in ("int8", "q8_0", "q4_1", "q4_0")]
-    return hashlib.sha256(np.stack(results).tobytes()).hexdigest()
+    multipliers = [Multiplier(stored(weights, form), form) for form in ("int8", "q8_0", "q4_1", "q4_0")]
+    results = [multiplier(rows) for multiplier in multipliers for rows in (x, x[:1])]
+    return hashlib.sha256(np.concatenate(results).tobytes()).hexdigest()
 
 
 @pytest.mark.skipif(not binding.get_host_cpu_features().get("avx2"), reason="needs a processor that can run the others")
