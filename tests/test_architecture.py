@@ -22,6 +22,7 @@ OURS = {
     "prefill": {"core", "engine", "modelfiles", "runtime", "pb"},
     "decode": {"core", "engine", "modelfiles", "runtime", "pb"},
     "cli": {"core", "runtime", "pb", "modelfiles"},
+    "simulation": {"core", "scheduler"},
 }
 SHELL = {"grpc", "grpc_health", "grpc_reflection", "google", "nats", "opentelemetry", "uvloop", "pydantic"}
 SHELL |= {"pydantic_settings", "prometheus_client", "xxhash"}
@@ -37,6 +38,7 @@ THEIRS = {
     "prefill": {"pydantic", "grpc", "opentelemetry", "xxhash"},
     "decode": {"pydantic", "grpc", "opentelemetry", "xxhash"},
     "cli": {"typer", "rich", "grpc", "google", "nats", "opentelemetry", "pydantic"},
+    "simulation": set(),
 }
 IMPURE = {"asyncio", "time", "random", "os", "logging", "threading", "socket", "datetime", "subprocess", "pathlib"}
 BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base", "manager", "managers", "handlers"}

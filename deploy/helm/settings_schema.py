@@ -5,8 +5,10 @@ change there, and the chart refuses a misspelt or impossible value before anythi
 """
 
 import json
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 from services.runtime.settings import ServiceSettings
 
@@ -38,9 +40,10 @@ def open_to_operators(settings: type[ServiceSettings]) -> list[str]:
 def with_settings(text: str) -> str:
     """`text`, a values.schema.json, with the definitions of all settings made anew."""
     schema = json.loads(text)
-    schema["definitions"]["sharedSettings"] = _definition(ServiceSettings)
+    definitions = schema["definitions"]
+    definitions["sharedSettings"] = _definition(ServiceSettings, definitions)
     for service in SERVICES:
-        schema["definitions"][f"{service}Settings"] = _definition(settings_type(service))
+        definitions[f"{service}Settings"] = _definition(settings_type(service), definitions)
     return _pretty(schema, 0) + "\n"
 
 
@@ -48,11 +51,19 @@ def main() -> None:
     SCHEMA.write_text(with_settings(SCHEMA.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def _definition(settings: type[ServiceSettings]) -> dict[str, object]:
-    declared = settings.model_json_schema()["properties"]
+def _definition(settings: type[ServiceSettings], definitions: dict[str, object]) -> dict[str, object]:
+    """Tables within settings (a traffic class) become definitions of their own, under the name of their type."""
+    written = settings.model_json_schema(ref_template="#/definitions/{model}")
+    definitions.update({name: _terse(table) for name, table in written.get("$defs", {}).items()})
+    return _terse(written, open_to_operators(settings))
+
+
+def _terse(table: dict[str, Json], fields: Iterable[str] | None = None) -> dict[str, object]:
+    """What holds for the `fields` of a table (None: all), without titles and what they are by default."""
+    declared = cast(dict[str, dict[str, Json]], table["properties"])
     properties = {
         name: {key: value for key, value in declared[name].items() if key not in ("title", "default")}
-        for name in open_to_operators(settings)
+        for name in fields or declared
     }
     return {"type": "object", "additionalProperties": False, "properties": properties}
 

@@ -3,8 +3,6 @@
 import json
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +10,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from services.cli import audit as audits
 from services.cli import chat as chatting
@@ -24,17 +21,16 @@ from services.cli import running
 from services.cli import status as statuses
 from services.cli import trace as traces
 from services.cli import up as supervision
+from services.cli import why as reasons
 from services.cli.arena_room import arena_bytes, free_bytes
 from services.cli.errors import CommandError
 from services.cli.layout import ClusterLayout
+from services.cli.plain_errors import plainly
 from services.cli.record import load
+from services.cli.simulate_command import simulate
 from services.cli.terminal import Steps
 from services.cli.waterfall import Waterfall
 from services.core.engine_settings import KVDtype, WeightsMode
-from services.core.errors import DiptychError
-from services.modelfiles.errors import ModelError
-
-INTERRUPTED = 130
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -49,6 +45,7 @@ Model = Annotated[str, typer.Option(help="smollm2, hf:<repo>, a GGUF file or a H
 Prefill = Annotated[int, typer.Option(help="Prefill workers; 0 lets decode workers prefill by themselves.")]
 Decode = Annotated[int, typer.Option(help="Decode workers.")]
 Kvstore = Annotated[int, typer.Option(help="KV stores.")]
+Scheduler = Annotated[int, typer.Option(help="Schedulers, all at once.")]
 Threads = Annotated[int, typer.Option(min=0, help="Compute threads of each worker; 0 shares the processors out.")]
 Weights = Annotated[
     WeightsMode, typer.Option(help="Form of the weights: auto keeps quantized ones as in the file, others in int8.")
@@ -69,6 +66,7 @@ def up(
     prefill: Prefill = 1,
     decode: Decode = 1,
     kvstore: Kvstore = 1,
+    scheduler: Scheduler = 1,
     threads: Threads = 0,
     weights: Weights = "auto",
     kv_dtype: KvDtype = "float16",
@@ -78,11 +76,12 @@ def up(
     nats_port: NatsPort = 4222,
 ) -> None:
     """Start a cluster on this machine; Ctrl-C drains and stops it."""
-    with _plainly():
+    with plainly():
         layout = ClusterLayout(
             prefill=prefill,
             decode=decode,
             kvstore=kvstore,
+            scheduler=scheduler,
             threads=threads,
             processors=_processors(pin),
             arena_bytes=arena_bytes(kvstore, free_bytes()),
@@ -110,7 +109,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Start a cluster, stream one answer, show where its time went, stop."""
-    with _plainly():
+    with plainly():
         layout = ClusterLayout(
             prefill=prefill,
             decode=decode,
@@ -134,7 +133,7 @@ def chat(
     gateway: Annotated[str, typer.Option(help="host:port of a gateway; default: the running cluster's.")] = "",
 ) -> None:
     """Talk to the running cluster; /exit or Ctrl-D ends it."""
-    with _plainly():
+    with plainly():
         conversation = chatting.Conversation(max_tokens, temperature)
         chatting.chat(gateway or load(_state()).gateway_grpc, conversation, Console())
 
@@ -145,7 +144,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show the processes of the running cluster, their blocks and queues."""
-    with _plainly():
+    with plainly():
         found = running.run(statuses.reports(load(_state()), memory))
         if as_json:
             of_memory = [{"memory": memories.memory_json(report)} if memory else {} for report in found]
@@ -172,7 +171,7 @@ def audit(
         async for finding in audits.watched(load(_state())):
             tell(finding)
 
-    with _plainly():
+    with plainly():
         if watch:
             return running.run(go_on())
         finding = running.run(audits.audited(load(_state())))
@@ -185,16 +184,23 @@ def audit(
 def trace(
     name: Annotated[str, typer.Argument(metavar="last|ID", help="A trace id, a request id, or the latest.")] = "last",
     wait: Annotated[float, typer.Option(min=0.0, max=60.0, help="Seconds to wait for it to be complete.")] = 2.0,
+    why: Annotated[bool, typer.Option("--why", help="Show who was considered for it, and what decided.")] = False,
 ) -> None:
     """Show a recent request's waterfall."""
-    with _plainly():
-        Console().print(Waterfall(running.run(traces.fetched(load(_state()), name, wait))))
+    with plainly():
+        record = load(_state())
+        trace = running.run(traces.fetched(record, name, wait))
+        if why:
+            places = running.run(reasons.decisions(record.gateway_grpc, reasons.request_id(trace)))
+            Console().print(reasons.Why(places))
+        else:
+            Console().print(Waterfall(trace))
 
 
 @model_app.command("pull")
 def model_pull(name: Annotated[str, typer.Argument(help="smollm2 or hf:<repo>.")]) -> None:
     """Fetch a model into the cache and prepare it."""
-    with _plainly():
+    with plainly():
         if name not in models.PULLED and not name.startswith(models.HUB_PREFIX):
             raise CommandError(f"only {', '.join(models.PULLED)} and hf:<repo> can be pulled")
         typer.echo(_prepared(name))
@@ -203,7 +209,7 @@ def model_pull(name: Annotated[str, typer.Argument(help="smollm2 or hf:<repo>.")
 @model_app.command("list")
 def model_list() -> None:
     """List the prepared models in the cache."""
-    with _plainly():
+    with plainly():
         shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for heading in ("name", "context", "MB", "digest"):
             shown.add_column(heading)
@@ -223,7 +229,7 @@ def model_check_quality(
     as_json: Json = False,
 ) -> None:
     """Compare the engine as it would serve with float32; exits 1 if it is damaged or not close enough."""
-    with _plainly():
+    with plainly():
         choices = qualities.Choices(prompts, weights, kv_dtype, threads or len(_processors()), limit)
         directory = _prepared(model)
         with Steps(Console(stderr=True)) as steps:
@@ -234,6 +240,9 @@ def model_check_quality(
             qualities.show(found, Console())
         if found["failures"]:
             raise typer.Exit(1)
+
+
+app.command()(simulate)
 
 
 def _prepared(model: str) -> Path:
@@ -254,18 +263,6 @@ def _cache() -> Path:
 
 def _state() -> Path:
     return _cache() / "run"
-
-
-@contextmanager
-def _plainly() -> Iterator[None]:
-    """Errors a person can do something about end the command with their sentence; anything else is a traceback."""
-    try:
-        yield
-    except (CommandError, ModelError, DiptychError) as error:
-        Console(stderr=True).print(Text(str(error), style="red"), soft_wrap=True)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -87,7 +87,12 @@ async def _answered(
     steps: Steps,
     show: Callable[[str], None],
 ) -> tuple[Answer, traces_pb2.Trace]:
-    """Starts a cluster in a directory of its own, asks, waits for the trace, stops the cluster."""
+    """Starts a cluster in a directory of its own, asks, waits for the trace, stops the cluster.
+
+    The demonstration is of the split, so the request is split whatever that would cost.
+    """
+    scheduler = {"split": "always", **layout.fields.get("scheduler", {})}
+    layout = replace(layout, fields={**layout.fields, "scheduler": scheduler})
     with tempfile.TemporaryDirectory(prefix="diptych-") as directory:
         async with LocalCluster(layout, Path(directory), environment, steps.member) as cluster:
             async with Gateway(cluster.gateway.address) as gateway:

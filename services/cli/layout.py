@@ -31,6 +31,8 @@ class ClusterLayout:
     """Prefill workers; 0 lets decode workers prefill by themselves."""
     decode: int = 1
     kvstore: int = 1
+    scheduler: int = 1
+    """Any number at once: the gateway spreads requests over them, and goes on with another when one is lost."""
     http_port: int = 0
     """0 takes a free one, as for the others."""
     grpc_port: int = 0
@@ -45,7 +47,8 @@ class ClusterLayout:
     """Settings of the workers' engines: `weights`, `kv_dtype` and so on."""
     drain_seconds: float = 10.0
     fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """More settings, service to field to value; they win over the ones made here."""
+    """More settings, service or process name to field to value; they win over the ones made here, a process' over its
+    service's."""
 
     pythons: Mapping[str, Path] = field(default_factory=dict)
     """Interpreter by service; others run in this process's own."""
@@ -53,6 +56,8 @@ class ClusterLayout:
     def __post_init__(self) -> None:
         if self.decode < 1:
             raise CommandError("--decode must be at least 1: without a decode worker nothing is answered")
+        if self.scheduler < 1:
+            raise CommandError("--scheduler must be at least 1: without one nothing is answered")
         if self.prefill < 0 or self.kvstore < 0:
             raise CommandError("--prefill and --kvstore cannot be negative")
         if self.prefill and not self.kvstore:
@@ -110,7 +115,7 @@ def members(layout: ClusterLayout, wiring: Wiring) -> list[Member]:
         "kvstore": layout.kvstore,
         "decode": layout.decode,
         "prefill": layout.prefill,
-        "scheduler": 1,
+        "scheduler": layout.scheduler,
         "gateway": 1,
     }
     return [_member(layout, wiring, service, number) for service, count in counts.items() for number in range(count)]
@@ -138,7 +143,8 @@ def _member(layout: ClusterLayout, wiring: Wiring, service: str, number: int) ->
         fields["threads"] = str(threads_of(layout))
         fields["cores"] = json.dumps(cores_of(layout, service, number))
         fields.update(layout.engine)
-    fields.update(layout.fields.get(service, {}))
+    for whose in (service, name):
+        fields.update(layout.fields.get(whose, {}))
     prefix = f"DIPTYCH_{service.upper()}__"
     environment = {prefix + field.upper(): value for field, value in fields.items()}
     return Member(service, name, environment, processors_of(layout, service, number))

@@ -40,7 +40,7 @@ async def reports(record: ClusterRecord, with_memory: bool = False) -> list[Repo
 
 
 def table(found: Sequence[Report]) -> Table:
-    """One line per process."""
+    """One line per process, and below a scheduler one for each traffic class, if it has several or has shed any."""
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("name", "state"):
         shown.add_column(heading, no_wrap=True)
@@ -55,15 +55,26 @@ def table(found: Sequence[Report]) -> Table:
         shown.add_row(
             report.recorded.name, report.state, *map(str, (*counts, *blocks)), report.recorded.address, style=style
         )
+        for each in _told(load):
+            style = "yellow" if each.shed else ""
+            shown.add_row(f"  {each.name}", f"shed {each.shed}", str(each.running), str(each.waiting), style=style)
     return shown
 
 
-def as_json(found: Sequence[Report]) -> list[dict[str, str | int | bool | list[str]]]:
+Value = str | int | bool | list[str] | list[dict[str, str | int]]
+
+
+def as_json(found: Sequence[Report]) -> list[dict[str, Value]]:
     """The same with everything a process says of itself."""
     return [_row(report) for report in found]
 
 
-def _row(report: Report) -> dict[str, str | int | bool | list[str]]:
+def _told(load: operations_pb2.Load) -> Sequence[operations_pb2.ClassLoad]:
+    """Classes worth a line of their own."""
+    return load.classes if len(load.classes) > 1 or any(each.shed for each in load.classes) else ()
+
+
+def _row(report: Report) -> dict[str, Value]:
     recorded, said = report.recorded, report.said or operations_pb2.Announcement()
     load = said.load
     return {
@@ -85,7 +96,12 @@ def _row(report: Report) -> dict[str, str | int | bool | list[str]]:
         "blocks_used": load.blocks_used,
         "blocks_cached": load.blocks_cached,
         "blocks_total": load.blocks_total,
+        "classes": [_class_row(each) for each in load.classes],
     }
+
+
+def _class_row(load: operations_pb2.ClassLoad) -> dict[str, str | int]:
+    return {"name": load.name, "running": load.running, "waiting": load.waiting, "shed": load.shed}
 
 
 async def _report(service: ServiceRecord, token: str, asked: operations_pb2.StatusRequest) -> Report:

@@ -40,7 +40,8 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """A DECODE request holds blocks for its known tokens; `fetch` are those to be filled, maybe none.
+    """A request holds blocks for its known tokens; `fetch` are those to be filled: of DECODE what is handed over, maybe
+    none; of the others what a store is said to have cached and is worth fetching.
 
     Each is pinned until `landed`, `unpin` or `no_more` says that its copy returned, also when the request is gone.
     """
@@ -51,10 +52,10 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Blocks that became full, for every role; for PREFILL also those it found cached, and then each is pinned.
+    """Blocks that became full here, for every role; for PREFILL also those it found cached or fetched.
 
-    Whoever copies them out calls `unpin` once for each block of a PREFILL request. After `Preempted` the same indexes
-    may come again.
+    Those of the batcher's `copied` roles are pinned: whoever copies them out calls `unpin` once for each. After
+    `Preempted` the same indexes may come again.
     """
 
     key: RequestKey

@@ -18,7 +18,7 @@ class BatchLimits:
     max_running: int
     """Most requests that hold blocks at a time; with the cost of a row it bounds a step of decode rows alone."""
     max_waiting: int
-    """Most requests in the queue; those preempted are queued on top of it."""
+    """Most requests in the queue; those preempted are queued on top of it. 0: as many as there are rows idle for."""
     max_context: int
     """Most tokens a request may have, prompt and answer together."""
     step_seconds: float
@@ -34,11 +34,15 @@ class BatchLimits:
     """Seconds that one level of priority is worth: a request goes before those of one level less that came so long
     before it. With an end to it, no stream of important requests starves the others."""
 
+    even_chunks: bool = False
+    """Cut a prompt that is alone into chunks of equal time, rather than into the longest that the step's time allows
+    and what is left."""
+
     def __post_init__(self) -> None:
-        for name in ("block_size", "num_blocks", "max_running", "max_waiting", "max_context", "step_seconds"):
+        for name in ("block_size", "num_blocks", "max_running", "max_context", "step_seconds"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")
-        for name in ("watermark_blocks", "head_start"):
+        for name in ("max_waiting", "watermark_blocks", "head_start"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
 

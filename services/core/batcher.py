@@ -16,19 +16,26 @@ from services.core.errors import DeadlinePassed, DiptychError, InternalError, In
 from services.core.ids import BlockId, RequestKey
 from services.core.pace import Pace
 from services.core.plan import Chunk, Drawn, StepPlan, StepResult
+from services.core.prefix_fetch import NOTHING_KNOWN, KnownPrefix
 from services.core.progress import Holding, Progress, State
 from services.core.request import FinishReason, Request, Role
 from services.core.running import Running
+from services.core.step_cost import StepCost
 from services.core.waiting import Waiting
 
 
 class Batcher:
-    """Single-threaded and pure; `now` is in seconds on one monotonic clock."""
+    """Single-threaded and pure; `now` is in seconds on one monotonic clock.
 
-    def __init__(self, limits: BatchLimits, fingerprint: bytes) -> None:
+    `copied` are the roles whose sealed blocks somebody copies out: they are pinned until `unpin`.
+    """
+
+    def __init__(
+        self, limits: BatchLimits, fingerprint: bytes, copied: frozenset[Role] = frozenset({Role.PREFILL})
+    ) -> None:
         self._limits = limits
         self._fingerprint = fingerprint
-        self._running = Running(limits)
+        self._running = Running(limits, copied)
         self._pace = Pace(limits.cost)
         self._requests: dict[RequestKey, Progress] = {}
         self._waiting = Waiting()
@@ -40,16 +47,19 @@ class Batcher:
 
     # --- requests come and go
 
-    def add(self, request: Request, now: float) -> None:
-        """Queue a request, or raise InvalidRequest, ContextTooLong, NeverFits or Overloaded and change nothing."""
+    def add(self, request: Request, now: float, prefix: KnownPrefix = NOTHING_KNOWN) -> None:
+        """Queue a request, or raise InvalidRequest, ContextTooLong, NeverFits or Overloaded and change nothing.
+
+        `prefix`: what a store claims to hold of it, and what fetching costs; if it is got, `Reserved` says so.
+        """
         if request.key in self._requests or request.key in self._leaving:
             raise InvalidRequest("this attempt at the request is already here", field="request_id")
         self._limits.check(request)
-        if len(self._waiting) >= self._limits.max_waiting:
+        if len(self._waiting) >= (self._limits.max_waiting or self._limits.max_running - len(self._running)):
             raise Overloaded("the worker's queue is full")
         chain = Chain(root(self._fingerprint, request.salt), self._limits.block_size, request.tokens)
         rank = (now - request.priority * self._limits.head_start, self._arrivals)
-        progress = Progress(request, rank, chain, now)
+        progress = Progress(request, rank, chain, now, prefix)
         self._arrivals += 1
         self._requests[request.key] = progress
         self._waiting.add(progress)
@@ -71,8 +81,10 @@ class Batcher:
         """
         self._require_no_step()
         events = self._expire(now)
+        events += self._running.announce()
         events += self._queue_again(self._running.grow(now))
-        while (first := self._waiting.first) and (started := self._running.start(first, now)):
+        cost = self._pace.cost
+        while (first := self._waiting.first) and (started := self._running.start(first, now, cost)):
             self._waiting.remove(first)
             events += self._queue_again(started)
         return events
@@ -119,6 +131,10 @@ class Batcher:
             self._requests[key].wants_fetch = False
         self._after_fetch(key)
 
+    def computed(self, key: RequestKey) -> int:
+        """Positions of a request whose KV is here, from the first one on; 0 if it is gone."""
+        return self._requests[key].computed if key in self._requests else 0
+
     def first_token(self, key: RequestKey, token: int) -> None:
         """Prefill drew the first token; nothing if that is not awaited. One that ends the answer starts nothing."""
         progress = self._requests.get(key)
@@ -146,6 +162,22 @@ class Batcher:
     def waiting_tokens(self) -> int:
         """Known tokens still to be computed before the requests here draw their next one."""
         return sum(progress.remaining for progress in self._requests.values() if progress.remaining > 1)
+
+    @property
+    def own_tokens(self) -> int:
+        """Of `waiting_tokens`, those that are to be computed here: no copy of them is awaited."""
+        rows = self._requests.values()
+        return sum(row.remaining for row in rows if row.remaining > 1 and not (row.awaits_first or row.wants_fetch))
+
+    @property
+    def context_tokens(self) -> int:
+        """Known tokens of the requests that hold blocks, all together."""
+        return sum(row.known for row in self._requests.values() if row.blocks)
+
+    @property
+    def cost(self) -> StepCost:
+        """Of a step, as steps go now."""
+        return self._pace.cost
 
     @property
     def num_waiting(self) -> int:

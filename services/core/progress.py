@@ -15,6 +15,7 @@ from enum import Enum
 from services.core.blocks import Chain, FullBlock
 from services.core.ids import BlockId, RequestKey
 from services.core.plan import Chunk, Draw, History
+from services.core.prefix_fetch import NOTHING_KNOWN, KnownPrefix
 from services.core.request import Request, Role
 
 
@@ -58,6 +59,8 @@ class Progress:
     chain: Chain
     """Known tokens, prompt and answer."""
     added: float
+    prefix: KnownPrefix = NOTHING_KNOWN
+    """What a store claims to hold of it; for roles that compute the prompt."""
     moved: float = field(init=False)
     """When it last started, computed or was preempted."""
     wants_fetch: bool = field(init=False)
@@ -70,6 +73,8 @@ class Progress:
     """Positions whose KV is in `blocks`."""
     landed: set[int] = field(default_factory=set)
     """Indexes of filled blocks; they count as computed once all before them do."""
+    told: int = 0
+    """Blocks of which nothing is to be told any more: sealed and announced, or not this worker's to announce."""
     cached_tokens: int | None = None
     """Tokens of the prompt whose KV was found at the first start; later ones find what was computed for itself."""
     _prompt_ids: "array[int]" = field(init=False)
@@ -93,6 +98,11 @@ class Progress:
     def remaining(self) -> int:
         """Known tokens that are not computed; at least one while running, for its logits."""
         return self.known - self.computed
+
+    def stretch(self, block_size: int) -> int:
+        """Of what remains, the tokens up to the next block that has landed: that one need not be computed."""
+        end = min((at * block_size for at in self.landed if at * block_size > self.computed), default=self.known)
+        return end - self.computed
 
     @property
     def answered(self) -> int:

@@ -87,7 +87,12 @@ class Request:
     salt: bytes = b""
     """Keeps one tenant's cached blocks apart from another's."""
     priority: int = 0
-    """Higher goes first, in a worker with a head start of so many levels (`BatchLimits.head_start`)."""
+    """Higher goes before its client's others, in a worker before all, by so many head starts
+    (`BatchLimits.head_start`)."""
+    client: str = ""
+    """Whose it is, as a digest: clients of one class share its places. Empty: nobody's in particular."""
+    traffic_class: str = ""
+    """Name of the class it is queued and limited with; empty: the default."""
     deadline: float | None = field(default=None, compare=False)
     """On the clock of the process that holds this object; None if there is none."""
 

@@ -16,17 +16,21 @@ from services.core.block_pool import BlockPool, Reservation
 from services.core.blocks import FullBlock
 from services.core.fetching import Fetching
 from services.core.ids import BlockId
+from services.core.prefix_fetch import blocks_worth_fetching
 from services.core.progress import Progress, State
 from services.core.request import Role
+from services.core.step_cost import StepCost
 
 
 class Running:
     """Ordered by rank, the most important first."""
 
-    def __init__(self, limits: BatchLimits) -> None:
+    def __init__(self, limits: BatchLimits, copied: frozenset[Role]) -> None:
         self.pool = BlockPool(limits.num_blocks)
         self.fetching = Fetching(self.pool)
         self._limits = limits
+        self._copied = copied
+        """Roles whose sealed blocks somebody copies out."""
         self._rows: list[Progress] = []
 
     def __len__(self) -> int:
@@ -36,7 +40,7 @@ class Running:
         """Rows whose blocks cover all their known tokens; the others wait for a transfer or for room."""
         return [row for row in self._rows if row.state is State.RUNNING and not self._lacking(row)]
 
-    def start(self, progress: Progress, now: float) -> list[Event]:
+    def start(self, progress: Progress, now: float, cost: StepCost) -> list[Event]:
         """Give a waiting request its blocks, all or none, if need be at the cost of those behind it in rank.
 
         No event and no change if there is no room.
@@ -55,19 +59,21 @@ class Running:
         progress.moved = now
         insort(self._rows, progress, key=lambda row: row.rank)
         events.append(Started(progress.key, progress.cached_tokens))
-        if progress.wants_fetch:
-            events.append(self._begin_fetch(progress, reservation.hits))
-        elif progress.request.role is Role.PREFILL:
-            events += self._announce(progress, 0, reservation.hits)
+        if progress.request.role is Role.PREFILL:
+            events += self._announce(progress, reservation.hits)
+        progress.told = reservation.hits
+        if wanted := self._wanted(progress, reservation.hits, cost):
+            progress.wants_fetch = True
+            events.append(self._begin_fetch(progress, wanted))
+        elif progress.wants_fetch:
+            events.append(Reserved(progress.key, ()))
         self.settle(progress)
         return events
 
     def land(self, progress: Progress, index: int) -> None:
         """A block was filled: it counts, and is sealed, once all before it are."""
         progress.landed.add(index)
-        while (reached := progress.computed // self._limits.block_size) in progress.landed:
-            self.pool.seal(progress.blocks[reached], progress.chain.full[reached])
-            progress.computed += self._limits.block_size
+        self._skip_landed(progress)
 
     def settle(self, progress: Progress) -> None:
         """Compute from now on, if nothing is awaited any more and the first token did not end the answer."""
@@ -88,14 +94,21 @@ class Running:
                 events += self._extend(row, lacking, now)
         return events
 
+    def announce(self) -> list[Event]:
+        """Blocks that have landed since, of requests that compute from now on."""
+        return [event for row in self._rows if row.state is State.RUNNING for event in self._announce_full(row)]
+
     def advance(self, progress: Progress, tokens: int) -> list[Event]:
-        """`tokens` more positions are computed; the blocks that became full are sealed."""
+        """`tokens` more positions are computed; the blocks that became full are sealed, and those that landed behind
+        them count."""
         before = progress.computed // self._limits.block_size
         progress.computed += tokens
         after = progress.computed // self._limits.block_size
         for index in range(before, after):
             self.pool.seal(progress.blocks[index], progress.chain.full[index])
-        return self._announce(progress, before, after)
+        events = self._announce_full(progress)
+        self._skip_landed(progress)
+        return events + self._announce_full(progress)
 
     def remove(self, progress: Progress) -> None:
         """It takes no further part; its blocks are still held until `release`."""
@@ -105,7 +118,8 @@ class Running:
         """Its blocks are let go; those sealed stay cached, those pinned stay used."""
         self.pool.release(progress.blocks)
         progress.blocks = []
-        progress.computed = 0
+        progress.landed.clear()
+        progress.computed = progress.told = 0
 
     def distrust(self, progress: Progress) -> None:
         """Its KV led to no valid logits: nobody else shall hit these blocks, or a retry fails for ever."""
@@ -135,17 +149,38 @@ class Running:
         for block in row.blocks[row.computed // size :]:
             assert self.pool.holders(block) == 1 and not self.pool.is_sealed(block), "a shared block would be written"
 
-    def _begin_fetch(self, progress: Progress, hits: int) -> Reserved:
-        handed = progress.handed_blocks(self._limits.block_size)
-        wanted = [FetchBlock(at, handed[at].hash, progress.blocks[at]) for at in range(hits, len(handed))]
+    def _wanted(self, progress: Progress, hits: int, cost: StepCost) -> range:
+        """Indexes of the blocks to be filled from elsewhere."""
+        size = self._limits.block_size
+        if progress.wants_fetch:
+            return range(hits, len(progress.handed_blocks(size)))
+        most = len(progress.reusable_blocks(size))
+        return range(hits, hits + blocks_worth_fetching(progress.prefix, most, hits, size, cost))
+
+    def _begin_fetch(self, progress: Progress, indexes: range) -> Reserved:
+        full = progress.chain.full
+        wanted = [FetchBlock(at, full[at].hash, progress.blocks[at]) for at in indexes]
         self.fetching.begin(progress.key, ((item.index, item.block) for item in wanted))
         return Reserved(progress.key, tuple(wanted))
 
-    def _announce(self, progress: Progress, first: int, end: int) -> list[Event]:
-        """Full blocks `first`..`end`-1 are sealed; for PREFILL, pinned for whoever copies them out."""
-        if first == end:
+    def _skip_landed(self, progress: Progress) -> None:
+        """Blocks that have landed count as soon as all before them are computed."""
+        size = self._limits.block_size
+        while progress.computed % size == 0 and (reached := progress.computed // size) in progress.landed:
+            self.pool.seal(progress.blocks[reached], progress.chain.full[reached])
+            progress.computed += size
+            if progress.request.role is not Role.PREFILL:
+                progress.told = reached + 1
+
+    def _announce_full(self, progress: Progress) -> list[Event]:
+        return self._announce(progress, progress.computed // self._limits.block_size)
+
+    def _announce(self, progress: Progress, end: int) -> list[Event]:
+        """Full blocks before `end` are sealed; pinned for whoever copies them out."""
+        first, progress.told = progress.told, max(end, progress.told)
+        if first >= end:
             return []
-        if progress.request.role is Role.PREFILL:
+        if progress.request.role in self._copied:
             for block in progress.blocks[first:end]:
                 self.pool.pin(block)
         full = progress.chain.full

@@ -8,7 +8,9 @@ from services.decode.settings import Settings
 from services.engine.load import load_engine
 from services.engine.warm_up import warm_up
 from services.modelfiles.prepared import PreparedModel
+from services.runtime.kv_client import KVClient
 from services.runtime.process import Process, run
+from services.runtime.step_loop import StepLoop
 from services.runtime.worker import WorkerEngine, serve_worker
 
 log = logging.getLogger(__name__)
@@ -27,7 +29,18 @@ def loaded(settings: Settings) -> WorkerEngine:
 
 async def main(process: Process[Settings]) -> None:
     engine = await asyncio.to_thread(loaded, process.settings)
-    await serve_worker(process, engine, lambda client, loop: Fetching(client, loop, process.telemetry))
+    settings = process.settings
+
+    def duty(client: KVClient, loop: StepLoop) -> Fetching:
+        return Fetching(
+            client,
+            loop,
+            process.telemetry,
+            prefix_fetch=settings.prefix_fetch,
+            publish_answers=settings.publish_answers,
+        )
+
+    await serve_worker(process, engine, duty)
 
 
 if __name__ == "__main__":

@@ -6,21 +6,27 @@ A split request's ledger begins here with the first token's arrival, for what ca
                    no blocks yet   block not  on its    waits for       steps
                                    in store   way       a step
 
-Each of the first three is left out when it is already over by then.
+Each of the first three is left out when it is already over by then. A request that is whole is in `decode.fetch` while
+the beginning of its prompt comes from a store's cache. What is computed here is kept in a store (`AnswerKeeping`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from services.core.batch_events import Reserved, SealedBlock
 from services.core.batcher import Batcher
+from services.core.block_facts import BlockSource
 from services.core.ids import RequestKey
 from services.core.ledger import Segment
+from services.core.prefix_fetch import KnownPrefix
 from services.core.request import FinishReason, Role
+from services.runtime.answer_keeping import AnswerKeeping
 from services.runtime.duty import Work
 from services.runtime.kv_client import KVClient
 from services.runtime.kv_fetch import Fetch, Fetched, ReaderCalls
 from services.runtime.kv_way import Lane
+from services.runtime.prefix_loans import PrefixLoans
 from services.runtime.step_loop import StepLoop
 from services.runtime.telemetry import Telemetry
 from services.runtime.timeline import Timeline
@@ -48,12 +54,25 @@ class Fetching:
 
     roles = frozenset({Role.WHOLE, Role.DECODE})
 
-    def __init__(self, client: KVClient, loop: StepLoop, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        client: KVClient,
+        loop: StepLoop,
+        telemetry: Telemetry,
+        *,
+        prefix_fetch: bool = True,
+        publish_answers: bool = True,
+    ) -> None:
         self._client = client
         self._loop = loop
         self._batcher: Batcher = loop.batcher
         self._telemetry = telemetry
+        self._loans = PrefixLoans(client, loop, is_on=prefix_fetch)
+        self._keeping = AnswerKeeping(client, loop, is_on=publish_answers)
         self._arrivals: dict[RequestKey, _Arrival] = {}
+
+    def known(self, sources: Sequence[BlockSource], now: float) -> KnownPrefix:
+        return self._loans.known(sources, now)
 
     def begin(self, work: Work, now: float) -> None:
         if work.request.role is Role.WHOLE:
@@ -68,6 +87,10 @@ class Fetching:
             work.timeline.enter("decode.prefill", now, {"diptych.prompt_tokens": len(work.request.prompt)})
 
     def reserved(self, work: Work, event: Reserved, now: float) -> None:
+        if work.request.role is Role.WHOLE:
+            work.timeline.enter("decode.fetch", now)
+            self._loans.borrow(work, event, now, self._fetched)
+            return
         arrival = self._arrivals[work.key]
         arrival.has_room = True
         arrival.fetch.want(event.fetch, now)
@@ -78,7 +101,7 @@ class Fetching:
             work.timeline.enter("decode.run", now)
 
     def sealed(self, work: Work, blocks: tuple[SealedBlock, ...]) -> None:
-        """Blocks of the answer stay here."""
+        self._keeping.add(work, blocks)
 
     def first_token(self, work: Work, now: float) -> None:
         if arrival := self._arrivals.get(work.key):
@@ -99,6 +122,13 @@ class Fetching:
     def abandon(self, work: Work) -> None:
         if arrival := self._arrivals.pop(work.key, None):
             arrival.fetch.release()
+        self._loans.release(work.key)
+        self._keeping.finish(work.key)
+
+    def _fetched(self, work: Work, now: float) -> None:
+        """What a store lent of the prompt of a whole request is here."""
+        if work.timeline.segment == "decode.fetch":
+            work.timeline.enter("decode.run" if work.has_spoken else "decode.prefill", now)
 
     def _landed(self, key: RequestKey, index: int) -> None:
         self._batcher.landed(key, index)

@@ -59,6 +59,8 @@ class Decision:
     why: str
     index: int = 0
     """Which answer of the request."""
+    record: session_pb2.PlacementRecord | None = None
+    """What it was weighed against, where the scheduler says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +144,10 @@ class Answer:
             case "tokens":
                 self._take_tokens(event.tokens)
             case "finished":
-                self._finish(event.attempt, event.finished, now)
+                self._finish(event, now)
             case "failed":
                 self._absorb(HOP, now)
+                self._note_places(event)
                 raise error_from_pb(event.failed)
 
     def lost(self, attempt: int, why: str, now: float) -> None:
@@ -197,14 +200,22 @@ class Answer:
             raise InternalError("the answer came without its log probabilities")
         return logprobs_from_pb(tokens)
 
-    def _finish(self, attempt: int, finished: session_pb2.Finished, now: float) -> None:
+    def _note_places(self, event: session_pb2.Event) -> None:
+        """All places that the scheduler gave this attempt, in order."""
+        for place in event.placements:
+            names = (place.prefill, place.decode, place.kvstore, place.why)
+            self.decisions.append(Decision(event.attempt, *names, self.index, place))
+
+    def _finish(self, event: session_pb2.Event, now: float) -> None:
+        finished = event.finished
         if finished.reason not in (session_pb2.Finished.STOP, session_pb2.Finished.LENGTH):
             raise InternalError("the answer ended without a reason")
         self._absorb(HOP, now)
         self._cached_tokens = finished.cached_tokens
-        self.decisions.append(
-            Decision(attempt, finished.prefill, finished.decode, finished.kvstore, finished.why, self.index),
-        )
+        self._note_places(event)
+        if not event.placements:
+            names = (finished.prefill, finished.decode, finished.kvstore, finished.why)
+            self.decisions.append(Decision(event.attempt, *names, self.index))
         self.reason = finish_reason_from_pb(finished)
 
     def _absorb(self, hop: str, now: float) -> None:

@@ -71,3 +71,11 @@ class Ask:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    user: str = ""
+    """Whose it is, if it comes without a key."""
+    service_tier: str = ""
+    """Empty, `auto` and `default` want nothing in particular."""
+    priority: int = 0
+    """Among the same client's requests; higher goes first."""
+    cache_salt: str = ""
+    """Cached KV is shared only between requests of one salt."""

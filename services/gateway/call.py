@@ -23,6 +23,8 @@ class Call:
     """The caller's own id: echoed and noted, never used."""
     deadline: float | None = None
     """Monotonic."""
+    key: str = ""
+    """Digest of the key it came with; empty if it came with none."""
 
 
 @dataclass(frozen=True, slots=True)

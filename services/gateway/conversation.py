@@ -19,6 +19,7 @@ from services.gateway import validation
 from services.gateway.answer import Answer
 from services.gateway.ask import Ask, ChatPrompt, TextPrompt
 from services.gateway.call import Caller
+from services.gateway.clients import client_of
 from services.gateway.live_request import LiveRequest
 from services.gateway.outlet import Outlet
 from services.gateway.pursuit import Pursuit
@@ -71,7 +72,9 @@ class Conversation:
             validation.check(ask, self._model, self._limits)
             prompt = await self._tokenize(ask)
             key, seed = RequestKey(live.head.request_id), random.getrandbits(63)
-            terms = validation.Terms(key, seed, live.call.deadline)
+            client = client_of(live.call.key, ask.user)
+            traffic_class = self._limits.tiers.class_of(live.call.key, ask.service_tier)
+            terms = validation.Terms(key, seed, live.call.deadline, client, traffic_class)
             request = validation.request(ask, prompt, self._model, terms)
             span.set_attribute("diptych.prompt_tokens", len(prompt))
         requests = [request.choice(index) for index in range(ask.n)]

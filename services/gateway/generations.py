@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 
 from opentelemetry.trace import SpanKind
 
-from services.core.errors import DeadlinePassed, Draining, Overloaded
+from services.core.errors import DeadlinePassed, Draining, Overloaded, RateLimited
 from services.core.ids import RequestId
 from services.gateway.call import Call, Caller, Head
+from services.gateway.clients import Tiers
 from services.gateway.conversation import Conversation
 from services.gateway.live_request import LiveRequest, is_ours
 from services.gateway.records import Records
@@ -34,7 +35,12 @@ class Generations:
         self._schedulers = schedulers
         self._records = records
         settings = process.settings
-        self.limits = Limits(messages=settings.max_messages, stops=settings.max_stops, answers=settings.max_answers)
+        self.limits = Limits(
+            messages=settings.max_messages,
+            stops=settings.max_stops,
+            answers=settings.max_answers,
+            tiers=Tiers(settings.service_tiers, settings.key_classes),
+        )
         self._conversation = Conversation(process, model, schedulers, self.limits)
         self._live: dict[RequestId, LiveRequest] = {}
         self._idle = asyncio.Event()
@@ -56,7 +62,7 @@ class Generations:
     async def taken_up(self, call: Call) -> AsyncIterator[LiveRequest]:
         """A request from its admission to its record; its root span ends here, once, on every exit.
 
-        Raises Draining or Overloaded if it is not admitted.
+        Raises Draining, Overloaded or RateLimited if it is not admitted.
         """
         live = self._admitted(call)
         error: BaseException | None = None
@@ -88,6 +94,9 @@ class Generations:
             raise Draining("this gateway is leaving; try another")
         if len(self._live) >= self._process.settings.max_requests:
             raise Overloaded("too many requests are in progress", retry_after=1.0)
+        most = self._process.settings.max_requests_per_key
+        if most and call.key and sum(live.call.key == call.key for live in self._live.values()) >= most:
+            raise RateLimited("too many requests with this key are in progress", retry_after=1.0)
         request_id = RequestId(uuid.uuid4().hex)
         attributes = {
             "gen_ai.operation.name": call.operation,

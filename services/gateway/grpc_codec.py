@@ -9,7 +9,7 @@ from services.gateway.ask import Ask, ChatMessage, ChatPrompt, Prompt, TextPromp
 from services.gateway.call import Done
 from services.gateway.records import Record
 from services.gateway.served_model import ServedModel
-from services.pb import inference_pb2
+from services.pb import inference_pb2, session_pb2
 
 _REASONS = {
     FinishReason.STOP: inference_pb2.FINISH_REASON_STOP,
@@ -39,6 +39,10 @@ def ask_from_pb(request: inference_pb2.GenerateRequest) -> Ask:
         stop=tuple(stopping.stop),
         stop_token_ids=tuple(stopping.stop_token_ids),
         ignore_eos=stopping.ignore_eos,
+        user=request.user,
+        service_tier=request.service_tier,
+        cache_salt=request.cache_salt,
+        priority=request.priority,
     )
 
 
@@ -100,7 +104,7 @@ def record_to_pb(record: Record) -> inference_pb2.RequestRecord:
         ledger=_segments(record.closing.segments),
         remainder_seconds=record.closing.remainder_seconds,
         total_seconds=record.closing.total_seconds,
-        decisions=[_decision(decision) for decision in record.decisions],
+        decisions=[decision_to_pb(decision) for decision in record.decisions],
     )
 
 
@@ -120,12 +124,28 @@ def _segments(segments: tuple[Segment, ...]) -> list[inference_pb2.Segment]:
     return [inference_pb2.Segment(name=segment.name, seconds=segment.seconds) for segment in segments]
 
 
-def _decision(decision: Decision) -> inference_pb2.Decision:
-    return inference_pb2.Decision(
+def decision_to_pb(decision: Decision) -> inference_pb2.Decision:
+    placed = inference_pb2.Decision(
         attempt=decision.attempt,
         prefill=decision.prefill,
         decode=decision.decode,
         kvstore=decision.kvstore,
         why=decision.why,
         index=decision.index,
+    )
+    if (record := decision.record) is not None:
+        placed.policy, placed.reason, placed.others = record.policy, record.reason, record.others
+        placed.ttft_seconds, placed.itl_seconds = record.ttft_seconds, record.itl_seconds
+        placed.uncached_tokens = record.uncached_tokens
+        placed.candidates.extend(map(_candidate, record.candidates))
+    return placed
+
+
+def _candidate(candidate: session_pb2.PlacementCandidate) -> inference_pb2.Candidate:
+    return inference_pb2.Candidate(
+        role=candidate.role,
+        worker=candidate.worker,
+        cost_seconds=candidate.cost_seconds,
+        terms=[inference_pb2.Segment(name=term.name, seconds=term.seconds) for term in candidate.terms],
+        cached_blocks=candidate.cached_blocks,
     )

@@ -25,7 +25,9 @@ def http_app(
     process: Process[Settings], generations: Generations, model: ServedModel, is_ready: Callable[[], bool]
 ) -> Starlette:
     """The ASGI application."""
-    limit = process.settings.max_body_bytes
+    limit, seconds = process.settings.max_body_bytes, process.settings.body_seconds
+    chat = Answering(generations, is_chat=True, max_body_bytes=limit, body_seconds=seconds)
+    plain = Answering(generations, is_chat=False, max_body_bytes=limit, body_seconds=seconds)
     listed_model = model_body(model, int(time.time()))
 
     async def models(_: Request) -> Response:
@@ -48,8 +50,8 @@ def http_app(
 
     return Starlette(
         routes=[
-            Route("/v1/chat/completions", Answering(generations, is_chat=True, max_body_bytes=limit), methods=["POST"]),
-            Route("/v1/completions", Answering(generations, is_chat=False, max_body_bytes=limit), methods=["POST"]),
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/completions", plain, methods=["POST"]),
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", one_model),
             Route("/health", health),

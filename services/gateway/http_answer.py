@@ -1,6 +1,7 @@
 """One request over HTTP: a JSON body in, OpenAI's JSON out, whole or as server-sent events."""
 
 import asyncio
+import math
 import time
 from contextlib import suppress
 
@@ -10,8 +11,9 @@ from services.core.errors import DiptychError, InvalidRequest
 from services.gateway.answer import Delta
 from services.gateway.ask import Ask
 from services.gateway.call import Call, Done, Head, cleaned_id
+from services.gateway.clients import key_of
 from services.gateway.generations import Generations
-from services.gateway.http_body import BodyTooLarge, ClientLeft, discard_body, read_body, while_connected
+from services.gateway.http_body import BodyTooLarge, BodyTooSlow, ClientLeft, discard_body, read_body, while_connected
 from services.gateway.http_reply import HttpReply
 from services.gateway.json_fields import parsed
 from services.gateway.openai_ask import Form, chat_ask, completion_ask, form_of
@@ -29,19 +31,25 @@ REFUSE_SECONDS = 2.0
 class Answering:
     """The ASGI application of one route: chat or completions."""
 
-    def __init__(self, generations: Generations, *, is_chat: bool, max_body_bytes: int) -> None:
+    def __init__(self, generations: Generations, *, is_chat: bool, max_body_bytes: int, body_seconds: float) -> None:
         self._generations = generations
         self._is_chat = is_chat
         self._limit = max_body_bytes
+        self._seconds = body_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = _call_of(scope, time.monotonic(), is_chat=self._is_chat)
         reply = HttpReply(send)
         try:
-            body = await read_body(scope, receive, self._limit)
+            body = await read_body(scope, receive, self._limit, self._seconds)
             await while_connected(receive, self._answer(call, body, reply))
         except ClientLeft:
             return
+        except BodyTooSlow:
+            reply.add_headers([(b"connection", b"close")])
+            error = InvalidRequest(f"the body must be here within {self._seconds:g} s")
+            await reply.announce(408, error_body(error), [])
+            await reply.end()
         except BodyTooLarge:
             error = InvalidRequest(f"the body may have at most {self._limit} bytes")
             await reply.announce(413, error_body(error), [])
@@ -134,7 +142,18 @@ def _call_of(scope: Scope, received_at: float, *, is_chat: bool) -> Call:
         operation="chat" if is_chat else "text_completion",
         traceparent=headers.get(b"traceparent", ""),
         client_request_id=cleaned_id(headers.get(b"x-request-id", "")),
+        deadline=_deadline(headers.get(b"x-request-timeout", ""), received_at),
+        key=key_of(headers.get(b"authorization", "")),
     )
+
+
+def _deadline(seconds: str, received_at: float) -> float | None:
+    """From the header `x-request-timeout`; what is no positive number of seconds sets none."""
+    try:
+        allowed = float(seconds)
+    except ValueError:
+        return None
+    return received_at + allowed if 0 < allowed < math.inf else None
 
 
 def _head_headers(head: Head, call: Call) -> list[tuple[bytes, bytes]]:

@@ -10,14 +10,26 @@ class ClientLeft(Exception):
     """The client closed the connection: nobody reads what would be answered."""
 
 
+class BodyTooSlow(Exception):
+    """The body was not here in time."""
+
+
 class BodyTooLarge(Exception):
     """The body is over the limit; it was not read."""
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole body. Raises BodyTooLarge as soon as that is known, ClientLeft."""
+async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:
+    """The whole body. Raises BodyTooLarge as soon as that is known, BodyTooSlow after `seconds`, ClientLeft."""
     if _declared_length(scope) > limit:
         raise BodyTooLarge
+    try:
+        async with asyncio.timeout(seconds):
+            return await _whole(receive, limit)
+    except TimeoutError:
+        raise BodyTooSlow from None
+
+
+async def _whole(receive: Receive, limit: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:

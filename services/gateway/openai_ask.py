@@ -1,7 +1,7 @@
 """OpenAI's request bodies as an `Ask`. What we do not do is refused by name, unless it asks for nothing.
 
-Field names are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos` and `stop_token_ids` are
-taken beside them under the names that other servers gave them.
+Field names are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos`, `stop_token_ids`,
+`priority` and `cache_salt` are taken beside them under the names that other servers gave them.
 """
 
 from dataclasses import dataclass, replace
@@ -81,7 +81,7 @@ def _ask(fields: Fields, prompt: Prompt, max_tokens: int | None) -> Ask:
     name = "max_completion_tokens" if fields.has("max_completion_tokens") else "max_tokens"
     asked_tokens = fields.count(name)
     top_k = fields.count("top_k") or 0
-    answers = fields.count("n")
+    answers, priority = fields.count("n"), fields.count("priority")
     return Ask(
         prompt=prompt,
         model=fields.text("model", ""),
@@ -101,6 +101,10 @@ def _ask(fields: Fields, prompt: Prompt, max_tokens: int | None) -> Ask:
         stop=fields.texts("stop"),
         stop_token_ids=fields.ids("stop_token_ids"),
         ignore_eos=fields.flag("ignore_eos"),
+        user=fields.text("user", ""),
+        service_tier=fields.text("service_tier", ""),
+        cache_salt=fields.text("cache_salt", ""),
+        priority=0 if priority is None else priority,
     )
 
 

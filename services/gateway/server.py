@@ -8,6 +8,7 @@ import grpc.aio
 from services.gateway.answer import Delta
 from services.gateway.ask import Ask
 from services.gateway.call import Call, Done, Head, cleaned_id
+from services.gateway.clients import key_of
 from services.gateway.generations import Generations
 from services.gateway.grpc_codec import ask_from_pb, last_response_to_pb, model_to_pb, record_to_pb, response_to_pb
 from services.gateway.records import Records
@@ -77,6 +78,7 @@ def call_of(request: inference_pb2.GenerateRequest, context: Context, now: float
         traceparent=metadata.get("traceparent", ""),
         client_request_id=cleaned_id(metadata.get("x-request-id", "")),
         deadline=None if remaining is None else now + remaining,
+        key=key_of(metadata.get("authorization", "")),
     )
 
 

@@ -5,12 +5,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 
 from services.core.errors import ContextTooLong, InvalidRequest, UnknownModel
 from services.core.ids import RequestKey
 from services.core.request import Request, Sampling, Stopping
 from services.gateway.ask import Ask, ChatPrompt, TextPrompt, TokenPrompt
+from services.gateway.clients import Tiers
 from services.gateway.served_model import ServedModel
 
 INT32_MAX = 2**31 - 1
@@ -29,6 +31,9 @@ class Limits:
     logit_biases: int = 1024
     temperature: float = 100.0
     answers: int = 16
+    priority: int = 8
+    user_characters: int = 512
+    tiers: Tiers = field(default_factory=Tiers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ class Terms:
     """Used if the client names none."""
     deadline: float | None
     """On this process's monotonic clock."""
+    client: str = ""
+    traffic_class: str = ""
 
 
 def check(ask: Ask, model: ServedModel, limits: Limits) -> None:
@@ -48,6 +55,13 @@ def check(ask: Ask, model: ServedModel, limits: Limits) -> None:
         raise UnknownModel("this model is not served here", field="model")
     _check_prompt(ask, model, limits)
     _count("n", ask.n, 1, limits.answers)
+    _count("priority", ask.priority, -limits.priority, limits.priority)
+    if len(ask.user) > limits.user_characters:
+        raise InvalidRequest(f"user may have at most {limits.user_characters} characters", field="user")
+    limits.tiers.check(ask.service_tier)
+    if len(ask.cache_salt) > limits.user_characters:
+        raise InvalidRequest(f"cache_salt may have at most {limits.user_characters} characters", field="cache_salt")
+    _whole_characters(ask.cache_salt, "cache_salt")
     _check_sampling(ask, limits)
     _check_edits(ask, model, limits)
     _check_stopping(ask, model, limits)
@@ -72,6 +86,7 @@ def request(ask: Ask, prompt: Sequence[int], model: ServedModel, terms: Terms) -
     return Request(
         key=terms.key,
         prompt=tuple(prompt),
+        salt=sha256(ask.cache_salt.encode()).digest() if ask.cache_salt else b"",
         sampling=Sampling(
             temperature=ask.temperature,
             top_k=ask.top_k,
@@ -89,6 +104,9 @@ def request(ask: Ask, prompt: Sequence[int], model: ServedModel, terms: Terms) -
             min_tokens=min(ask.min_tokens, max_tokens),
             stop_ids=own_stops | frozenset(ask.stop_token_ids),
         ),
+        priority=ask.priority,
+        client=terms.client,
+        traffic_class=terms.traffic_class,
         deadline=terms.deadline,
     )
 

@@ -10,7 +10,8 @@ from services.kvstore.notices import Granted, Notice, Wanted
 
 
 def offer_for_cache(index: BlockIndex, party: Party, key: RequestKey, hashes: Iterable[BlockHash]) -> list[Notice]:
-    """`party` has these. What the store has, or somebody writes already, is not needed."""
+    """`party` has these. What the store has, or somebody writes already, is not needed. Every block is answered: no
+    release settles what is still owed."""
     stand = Stand(Holder("cache", key, party.number), party)
     granted: list[Granted] = []
     refused: list[BlockHash] = []
@@ -22,7 +23,7 @@ def offer_for_cache(index: BlockIndex, party: Party, key: RequestKey, hashes: It
             refused.append(block_hash)
         elif answer is Answer.GRANTED:
             granted.append(Granted(block_hash, block.grant))
-        elif block.writer != stand or block.is_sealed:
+        else:
             not_needed.append(block_hash)
     if not (granted or refused or not_needed):
         return []

@@ -1,5 +1,6 @@
 """What the store has to tell its parties. Plain facts; the sessions turn them into messages."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,6 +57,16 @@ class Available(NamedTuple):
     never: tuple[BlockHash, ...] = ()
     """These will not come, or are bad."""
 
+    def followed_by(self, later: "Available") -> "Available":
+        """Both in one, to the same party about the same hand-over."""
+        return Available(
+            self.to,
+            self.key,
+            self.blocks + later.blocks,
+            self.is_complete or later.is_complete,
+            self.never + later.never,
+        )
+
 
 class Closed(NamedTuple):
     """The hand-over is over, or was refused."""
@@ -74,3 +85,22 @@ class Lent(NamedTuple):
 
 
 Notice = Wanted | Available | Closed | Lent
+
+
+def gathered(notices: Iterable[Notice]) -> list[Notice]:
+    """The same news in fewer notices: what becomes available of one hand-over, one after the other, is told at once.
+
+    For each party and hand-over the order stays as it was.
+    """
+    found: list[Notice] = []
+    latest: dict[tuple[Party, RequestKey], int] = {}
+    """Where the last notice to a party about a hand-over is in `found`."""
+    for notice in notices:
+        about = notice.to, notice.key
+        before = found[latest[about]] if about in latest else None
+        if isinstance(notice, Available) and isinstance(before, Available):
+            found[latest[about]] = before.followed_by(notice)
+        else:
+            latest[about] = len(found)
+            found.append(notice)
+    return found

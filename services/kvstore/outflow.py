@@ -36,17 +36,19 @@ class Outflow:
         return not self._hashes
 
     def next_part(self) -> bytes:
-        """As many whole blocks as fit, or a piece of a larger one; refusals for those that are not for the asker."""
-        pieces, contents, room = [], [], PART_BYTES
-        while self._hashes and (room == PART_BYTES or self._shelf.block_bytes <= room):
-            piece, content = self._next_piece(room)
+        """As many whole blocks as come closest to a part's size, or a piece of a larger one; refusals for those that
+        are not for the asker."""
+        pieces, contents, size = [], [], 0
+        most = min(self._shelf.block_bytes, PART_BYTES)
+        while self._hashes and (not size or size + most // 2 <= PART_BYTES):
+            piece, content = self._next_piece(most)
             pieces.append(piece)
             contents.append(content)
-            room -= content.nbytes
-        self.bytes += PART_BYTES - room
+            size += content.nbytes
+        self.bytes += size
         return packed(pieces, contents)
 
-    def _next_piece(self, room: int) -> tuple[kvstore_pb2.Piece, memoryview]:
+    def _next_piece(self, most: int) -> tuple[kvstore_pb2.Piece, memoryview]:
         block_hash = self._hashes[0]
         try:
             block = self._readable(block_hash)
@@ -54,7 +56,7 @@ class Outflow:
             self._go_on()
             return kvstore_pb2.Piece(hash=block_hash, refusal=error.reason), memoryview(b"")
         offset = self._offset
-        content = self._shelf.view(block, offset, room)
+        content = self._shelf.view(block, offset, most)
         self._begun, self._offset = block, offset + content.nbytes
         if self._offset == self._shelf.block_bytes:
             self._go_on()

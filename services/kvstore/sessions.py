@@ -11,7 +11,7 @@ from services.core.handoff import Party
 from services.core.ids import BlockHash
 from services.kvstore.arena import Arena
 from services.kvstore.messages import hashes_from_pb, notice_to_pb, offer_from_pb, sealings_from_pb
-from services.kvstore.notices import Notice
+from services.kvstore.notices import Notice, gathered
 from services.kvstore.quarantine import QuarantineWatch
 from services.kvstore.shelf import Shelf
 from services.pb import kvstore_pb2
@@ -103,7 +103,7 @@ class Sessions:
 
     def post(self, notices: list[Notice]) -> None:
         """After every change: sends each notice on the session it is for. One that is ending needs to hear nothing."""
-        for notice in notices:
+        for notice in gathered(notices):
             session = self._sessions.get(notice.to)
             if session is not None and session.is_open:
                 session.send(notice_to_pb(notice))

@@ -51,12 +51,26 @@ class GenerateRequest(_message.Message):
     SAMPLING_FIELD_NUMBER: _builtins.int
     STOPPING_FIELD_NUMBER: _builtins.int
     N_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    SERVICE_TIER_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """A name from ListModels; empty takes the only model there is."""
     text: _builtins.str
     """Continued as it is; special tokens inside it are plain text."""
     n: _builtins.int
     """Answers to the same prompt, each drawn by itself; if one fails, all do. Default 1."""
+    user: _builtins.str
+    """Whose request it is, for a call without an API key (`authorization: Bearer KEY` in the metadata): what there is, is
+    shared fairly between clients. Only digests of keys and users are kept.
+    """
+    service_tier: _builtins.str
+    """A tier from the gateway's settings; empty, `auto` and `default` take the default traffic class."""
+    priority: _builtins.int
+    """Higher goes before the same client's other requests, -8 to 8. Default 0."""
+    cache_salt: _builtins.str
+    """Cached KV is shared only between requests of one salt: no other can tell from its timing what these have asked."""
     @_builtins.property
     def chat(self) -> Global___Chat:
         """Put through the model's chat template."""
@@ -79,10 +93,14 @@ class GenerateRequest(_message.Message):
         sampling: Global___Sampling | None = ...,
         stopping: Global___Stopping | None = ...,
         n: _builtins.int | None = ...,
+        user: _builtins.str = ...,
+        service_tier: _builtins.str = ...,
+        priority: _builtins.int = ...,
+        cache_salt: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "chat", b"chat", "n", b"n", "prompt", b"prompt", "sampling", b"sampling", "stopping", b"stopping", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "chat", b"chat", "model", b"model", "n", b"n", "prompt", b"prompt", "sampling", b"sampling", "stopping", b"stopping", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "cache_salt", b"cache_salt", "chat", b"chat", "model", b"model", "n", b"n", "priority", b"priority", "prompt", b"prompt", "sampling", b"sampling", "service_tier", b"service_tier", "stopping", b"stopping", "text", b"text", "token_ids", b"token_ids", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__n: _TypeAlias = _typing.Literal["n"]  # noqa: Y015
     _WhichOneofArgType__n: _TypeAlias = _typing.Literal["_n", b"_n"]  # noqa: Y015
@@ -659,6 +677,13 @@ class Decision(_message.Message):
     KVSTORE_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TTFT_SECONDS_FIELD_NUMBER: _builtins.int
+    ITL_SECONDS_FIELD_NUMBER: _builtins.int
+    UNCACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     prefill: _builtins.str
     """Empty when the decode worker prefilled by itself."""
@@ -667,6 +692,18 @@ class Decision(_message.Message):
     why: _builtins.str
     index: _builtins.int
     """Which of the n answers."""
+    policy: _builtins.str
+    """Name of the policy and, in one short sentence, what decided."""
+    reason: _builtins.str
+    ttft_seconds: _builtins.float
+    """What was expected: seconds to the first token, seconds between tokens, tokens to compute."""
+    itl_seconds: _builtins.float
+    uncached_tokens: _builtins.int
+    others: _builtins.int
+    @_builtins.property
+    def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
+        """The cheapest candidates of each role, and how many more there were."""
+
     def __init__(
         self,
         *,
@@ -676,11 +713,55 @@ class Decision(_message.Message):
         kvstore: _builtins.str = ...,
         why: _builtins.str = ...,
         index: _builtins.int = ...,
+        policy: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        ttft_seconds: _builtins.float = ...,
+        itl_seconds: _builtins.float = ...,
+        uncached_tokens: _builtins.int = ...,
+        candidates: _abc.Iterable[Global___Candidate] | None = ...,
+        others: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "decode", b"decode", "index", b"index", "kvstore", b"kvstore", "prefill", b"prefill", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "candidates", b"candidates", "decode", b"decode", "index", b"index", "itl_seconds", b"itl_seconds", "kvstore", b"kvstore", "others", b"others", "policy", b"policy", "prefill", b"prefill", "reason", b"reason", "ttft_seconds", b"ttft_seconds", "uncached_tokens", b"uncached_tokens", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class Candidate(_message.Message):
+    """A worker in one role, as the scheduler weighed it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    COST_SECONDS_FIELD_NUMBER: _builtins.int
+    TERMS_FIELD_NUMBER: _builtins.int
+    CACHED_BLOCKS_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    """prefill, decode, or local: prefilling on the decode worker."""
+    worker: _builtins.str
+    cost_seconds: _builtins.float
+    """The least wins. Its terms (wait, transfer, compute, handover, itl, stall) add up to it."""
+    cached_blocks: _builtins.int
+    """Blocks of the prompt that it holds, or would fetch."""
+    @_builtins.property
+    def terms(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]: ...
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+        worker: _builtins.str = ...,
+        cost_seconds: _builtins.float = ...,
+        terms: _abc.Iterable[Global___Segment] | None = ...,
+        cached_blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_blocks", b"cached_blocks", "cost_seconds", b"cost_seconds", "role", b"role", "terms", b"terms", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Candidate: _TypeAlias = Candidate  # noqa: Y015

@@ -294,6 +294,16 @@ class Load(_message.Message):
     BLOCKS_CACHED_FIELD_NUMBER: _builtins.int
     WAITING_TOKENS_FIELD_NUMBER: _builtins.int
     MAX_RUNNING_FIELD_NUMBER: _builtins.int
+    COST_FIXED_FIELD_NUMBER: _builtins.int
+    COST_PER_TOKEN_FIELD_NUMBER: _builtins.int
+    COST_PER_TOKEN_CONTEXT_FIELD_NUMBER: _builtins.int
+    COST_PER_CONTEXT_FIELD_NUMBER: _builtins.int
+    STEP_SECONDS_FIELD_NUMBER: _builtins.int
+    BLOCK_SIZE_FIELD_NUMBER: _builtins.int
+    CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
+    MAX_CONTEXT_FIELD_NUMBER: _builtins.int
+    OWN_TOKENS_FIELD_NUMBER: _builtins.int
+    CLASSES_FIELD_NUMBER: _builtins.int
     running: _builtins.int
     waiting: _builtins.int
     blocks_total: _builtins.int
@@ -303,6 +313,27 @@ class Load(_message.Message):
     waiting_tokens: _builtins.int
     """Tokens of prompts yet to be computed."""
     max_running: _builtins.int
+    cost_fixed: _builtins.float
+    """Seconds of an engine step as this worker predicts them: fixed + per_token * tokens + per_token_context * sum of
+    tokens * context + per_context * sum of contexts. All 0 where nothing is fitted.
+    """
+    cost_per_token: _builtins.float
+    cost_per_token_context: _builtins.float
+    cost_per_context: _builtins.float
+    step_seconds: _builtins.float
+    """What a step may take; prompts are cut to it."""
+    block_size: _builtins.int
+    """Tokens per block."""
+    context_tokens: _builtins.int
+    """Tokens of the requests that hold blocks, all together."""
+    max_context: _builtins.int
+    """Most tokens of a request, prompt and answer together."""
+    own_tokens: _builtins.int
+    """Of waiting_tokens, those that it computes itself: they come from nowhere else."""
+    @_builtins.property
+    def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClassLoad]:
+        """Of a scheduler: what each traffic class has in it."""
+
     def __init__(
         self,
         *,
@@ -313,11 +344,50 @@ class Load(_message.Message):
         blocks_cached: _builtins.int = ...,
         waiting_tokens: _builtins.int = ...,
         max_running: _builtins.int = ...,
+        cost_fixed: _builtins.float = ...,
+        cost_per_token: _builtins.float = ...,
+        cost_per_token_context: _builtins.float = ...,
+        cost_per_context: _builtins.float = ...,
+        step_seconds: _builtins.float = ...,
+        block_size: _builtins.int = ...,
+        context_tokens: _builtins.int = ...,
+        max_context: _builtins.int = ...,
+        own_tokens: _builtins.int = ...,
+        classes: _abc.Iterable[Global___ClassLoad] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_cached", b"blocks_cached", "blocks_total", b"blocks_total", "blocks_used", b"blocks_used", "max_running", b"max_running", "running", b"running", "waiting", b"waiting", "waiting_tokens", b"waiting_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "blocks_cached", b"blocks_cached", "blocks_total", b"blocks_total", "blocks_used", b"blocks_used", "classes", b"classes", "context_tokens", b"context_tokens", "cost_fixed", b"cost_fixed", "cost_per_context", b"cost_per_context", "cost_per_token", b"cost_per_token", "cost_per_token_context", b"cost_per_token_context", "max_context", b"max_context", "max_running", b"max_running", "own_tokens", b"own_tokens", "running", b"running", "step_seconds", b"step_seconds", "waiting", b"waiting", "waiting_tokens", b"waiting_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Load: _TypeAlias = Load  # noqa: Y015
+
+@_typing.final
+class ClassLoad(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    SHED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    running: _builtins.int
+    waiting: _builtins.int
+    shed: _builtins.int
+    """Turned away for want of room since the process began: at arrival, from the queue, or when their time was up."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        running: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        shed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "running", b"running", "shed", b"shed", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClassLoad: _TypeAlias = ClassLoad  # noqa: Y015

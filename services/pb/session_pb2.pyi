@@ -191,6 +191,8 @@ class Start(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     KVSTORE_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    TRAFFIC_CLASS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     attempt: _builtins.int
     role: Global___Role.ValueType
@@ -202,6 +204,9 @@ class Start(_message.Message):
     """W3C trace context of the caller's span for this request."""
     kvstore: _builtins.str
     """Address of the kvstore that the hand-over goes through; empty for ROLE_WHOLE."""
+    client: _builtins.str
+    """A digest of whose it is, and the name of its traffic class; empty: nobody's, the default."""
+    traffic_class: _builtins.str
     @_builtins.property
     def prompt(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -232,10 +237,12 @@ class Start(_message.Message):
         traceparent: _builtins.str = ...,
         kvstore: _builtins.str = ...,
         sources: _abc.Iterable[Global___BlockSource] | None = ...,
+        client: _builtins.str = ...,
+        traffic_class: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_remaining_seconds", b"_remaining_seconds", "remaining_seconds", b"remaining_seconds", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_remaining_seconds", b"_remaining_seconds", "attempt", b"attempt", "emitted", b"emitted", "kvstore", b"kvstore", "priority", b"priority", "prompt", b"prompt", "remaining_seconds", b"remaining_seconds", "request_id", b"request_id", "role", b"role", "salt", b"salt", "sampling", b"sampling", "sources", b"sources", "stopping", b"stopping", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_remaining_seconds", b"_remaining_seconds", "attempt", b"attempt", "client", b"client", "emitted", b"emitted", "kvstore", b"kvstore", "priority", b"priority", "prompt", b"prompt", "remaining_seconds", b"remaining_seconds", "request_id", b"request_id", "role", b"role", "salt", b"salt", "sampling", b"sampling", "sources", b"sources", "stopping", b"stopping", "traceparent", b"traceparent", "traffic_class", b"traffic_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__remaining_seconds: _TypeAlias = _typing.Literal["remaining_seconds"]  # noqa: Y015
     _WhichOneofArgType__remaining_seconds: _TypeAlias = _typing.Literal["_remaining_seconds", b"_remaining_seconds"]  # noqa: Y015
@@ -476,6 +483,7 @@ class Event(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    PLACEMENTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     attempt: _builtins.int
     @_builtins.property
@@ -488,6 +496,10 @@ class Event(_message.Message):
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimeSegment]:
         """Time accounted for since the last event of this request that carried segments."""
 
+    @_builtins.property
+    def placements(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacementRecord]:
+        """With the last event to a gateway: the latest places the scheduler gave the request, in order."""
+
     def __init__(
         self,
         *,
@@ -497,16 +509,112 @@ class Event(_message.Message):
         finished: Global___Finished | None = ...,
         failed: Global___Failed | None = ...,
         segments: _abc.Iterable[Global___TimeSegment] | None = ...,
+        placements: _abc.Iterable[Global___PlacementRecord] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "finished", b"finished", "kind", b"kind", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "failed", b"failed", "finished", b"finished", "kind", b"kind", "request_id", b"request_id", "segments", b"segments", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "failed", b"failed", "finished", b"finished", "kind", b"kind", "placements", b"placements", "request_id", b"request_id", "segments", b"segments", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["tokens", "finished", "failed"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___Event: _TypeAlias = Event  # noqa: Y015
+
+@_typing.final
+class PlacementRecord(_message.Message):
+    """One placement and what it was weighed against."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    PREFILL_FIELD_NUMBER: _builtins.int
+    DECODE_FIELD_NUMBER: _builtins.int
+    KVSTORE_FIELD_NUMBER: _builtins.int
+    TTFT_SECONDS_FIELD_NUMBER: _builtins.int
+    ITL_SECONDS_FIELD_NUMBER: _builtins.int
+    UNCACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    """The scheduler's own number of the attempt."""
+    policy: _builtins.str
+    """Names of the policy and, in one short sentence, what decided."""
+    reason: _builtins.str
+    prefill: _builtins.str
+    """Addresses; prefill is empty when the decode worker prefilled by itself."""
+    decode: _builtins.str
+    kvstore: _builtins.str
+    ttft_seconds: _builtins.float
+    """What was expected: seconds to the first token, seconds between tokens, tokens to compute."""
+    itl_seconds: _builtins.float
+    uncached_tokens: _builtins.int
+    others: _builtins.int
+    why: _builtins.str
+    """The whole in one sentence."""
+    @_builtins.property
+    def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacementCandidate]:
+        """The cheapest candidates of each role, and how many more there were."""
+
+    def __init__(
+        self,
+        *,
+        attempt: _builtins.int = ...,
+        policy: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        prefill: _builtins.str = ...,
+        decode: _builtins.str = ...,
+        kvstore: _builtins.str = ...,
+        ttft_seconds: _builtins.float = ...,
+        itl_seconds: _builtins.float = ...,
+        uncached_tokens: _builtins.int = ...,
+        candidates: _abc.Iterable[Global___PlacementCandidate] | None = ...,
+        others: _builtins.int = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "candidates", b"candidates", "decode", b"decode", "itl_seconds", b"itl_seconds", "kvstore", b"kvstore", "others", b"others", "policy", b"policy", "prefill", b"prefill", "reason", b"reason", "ttft_seconds", b"ttft_seconds", "uncached_tokens", b"uncached_tokens", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacementRecord: _TypeAlias = PlacementRecord  # noqa: Y015
+
+@_typing.final
+class PlacementCandidate(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    COST_SECONDS_FIELD_NUMBER: _builtins.int
+    TERMS_FIELD_NUMBER: _builtins.int
+    CACHED_BLOCKS_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    """prefill, decode, or local: prefilling on the decode worker."""
+    worker: _builtins.str
+    cost_seconds: _builtins.float
+    cached_blocks: _builtins.int
+    @_builtins.property
+    def terms(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimeSegment]: ...
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+        worker: _builtins.str = ...,
+        cost_seconds: _builtins.float = ...,
+        terms: _abc.Iterable[Global___TimeSegment] | None = ...,
+        cached_blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_blocks", b"cached_blocks", "cost_seconds", b"cost_seconds", "role", b"role", "terms", b"terms", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacementCandidate: _TypeAlias = PlacementCandidate  # noqa: Y015
 
 @_typing.final
 class Tokens(_message.Message):

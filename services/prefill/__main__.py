@@ -27,7 +27,8 @@ def loaded(settings: Settings) -> WorkerEngine:
 
 async def main(process: Process[Settings]) -> None:
     engine = await asyncio.to_thread(loaded, process.settings)
-    await serve_worker(process, engine, lambda client, loop: Publishing(client, loop))
+    is_fetching = process.settings.prefix_fetch
+    await serve_worker(process, engine, lambda client, loop: Publishing(client, loop, prefix_fetch=is_fetching))
 
 
 if __name__ == "__main__":

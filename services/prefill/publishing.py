@@ -1,16 +1,21 @@
-"""Prefill's duty: put each block as it is sealed, draw the first token, and report when the store has everything."""
+"""Prefill's duty: get the prompt's beginning where a store has it, put each block as it is sealed, draw the first
+token, and report when the store has everything."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from services.core.batch_events import Reserved, SealedBlock
+from services.core.block_facts import BlockSource
 from services.core.ids import BlockId, RequestKey
 from services.core.ledger import Segment
+from services.core.prefix_fetch import KnownPrefix
 from services.core.request import FinishReason, Role
 from services.runtime import codec
 from services.runtime.duty import Work
 from services.runtime.kv_client import KVClient
 from services.runtime.kv_publication import Publication, Published, WriterCalls
 from services.runtime.kv_way import Lane
+from services.runtime.prefix_loans import PrefixLoans
 from services.runtime.step_loop import StepLoop
 
 
@@ -19,10 +24,14 @@ class Publishing:
 
     roles = frozenset({Role.PREFILL})
 
-    def __init__(self, client: KVClient, loop: StepLoop) -> None:
+    def __init__(self, client: KVClient, loop: StepLoop, *, prefix_fetch: bool = True) -> None:
         self._client = client
         self._loop = loop
+        self._loans = PrefixLoans(client, loop, is_on=prefix_fetch)
         self._publications: dict[RequestKey, Publication] = {}
+
+    def known(self, sources: Sequence[BlockSource], now: float) -> KnownPrefix:
+        return self._loans.known(sources, now)
 
     def begin(self, work: Work, now: float) -> None:
         work.timeline.enter("prefill.queue", now)
@@ -35,7 +44,8 @@ class Publishing:
             work.timeline.enter("prefill.compute", now, {"diptych.prompt_tokens": len(work.request.prompt)})
 
     def reserved(self, work: Work, event: Reserved, now: float) -> None:
-        """Prefill fetches nothing."""
+        work.timeline.enter("prefill.fetch", now)
+        self._loans.borrow(work, event, now, self._fetched)
 
     def planned(self, work: Work, now: float) -> None:
         """A chunk more or less changes nothing here."""
@@ -58,8 +68,13 @@ class Publishing:
         return True
 
     def abandon(self, work: Work) -> None:
+        self._loans.release(work.key)
         if publication := self._publications.pop(work.key, None):
             publication.abort()
+
+    def _fetched(self, work: Work, now: float) -> None:
+        if work.timeline.segment == "prefill.fetch":
+            work.timeline.enter("prefill.compute", now)
 
     def _copied(self, block: BlockId) -> None:
         """Nothing reads this block any more; a request may be waiting for it."""

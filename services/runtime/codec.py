@@ -44,6 +44,8 @@ def start_to_pb(
         role=_ROLES[request.role],
         salt=request.salt,
         priority=request.priority,
+        client=request.client,
+        traffic_class=request.traffic_class,
         traceparent=traceparent,
         kvstore=kvstore,
         sources=[session_pb2.BlockSource(kvstore=source.kvstore, blocks=source.blocks) for source in sources],
@@ -77,6 +79,8 @@ def request_from_pb(start: session_pb2.Start, now: float) -> Request:
         role=role,
         salt=start.salt,
         priority=start.priority,
+        client=start.client,
+        traffic_class=start.traffic_class,
         deadline=now + start.remaining_seconds if start.HasField("remaining_seconds") else None,
     )
 

@@ -71,6 +71,7 @@ class Desk:
         told: dict[int, _Told] = {}
         for event in events:
             if (work := self._works.get(event.key)) is None:
+                self._let_go(event)
                 continue
             answers = outcome_of(partial(self._answers, work, event, now))
             if isinstance(answers, DiptychError):
@@ -116,10 +117,11 @@ class Desk:
         request = codec.request_from_pb(start, now)
         if request.role not in self._duty.roles:
             raise InvalidRequest("this worker does not take this role", field="role")
-        self._loop.batcher.add(request, now)
+        sources = codec.sources_from_pb(start) if request.role is not Role.DECODE else ()
+        self._loop.batcher.add(request, now, self._duty.known(sources, now))
         timeline = Timeline(self._telemetry, start.traceparent, now)
         conclude = partial(self._conclude, request.key)
-        work = Work(request, session, timeline, start.kvstore, began=now, conclude=conclude)
+        work = Work(request, session, timeline, start.kvstore, began=now, conclude=conclude, sources=sources)
         self._works[work.key] = work
         self._idle.clear()
         self._duty.begin(work, now)
@@ -187,6 +189,15 @@ class Desk:
             case batch_events.Preempted():
                 pass
         return []
+
+    def _let_go(self, event: batch_events.Event) -> None:
+        """Of a work that is gone: nobody copies what was sealed or fills what was reserved for it."""
+        match event:
+            case batch_events.Sealed():
+                for block in event.blocks:
+                    self._loop.batcher.unpin(block.block)
+            case batch_events.Reserved():
+                self._loop.batcher.no_more(event.key)
 
     def _finished(self, work: Work, reason: FinishReason, now: float) -> Iterable[session_pb2.Event]:
         work.timeline.close(now)

@@ -1,12 +1,14 @@
 """What a worker does for its role beyond computing: prefill publishes blocks, decode fetches them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from services.core.batch_events import Reserved, SealedBlock
+from services.core.block_facts import BlockSource
 from services.core.ids import RequestKey
 from services.core.ledger import Segment
+from services.core.prefix_fetch import KnownPrefix
 from services.core.request import FinishReason, Request, Role
 from services.pb import session_pb2
 from services.runtime.session import Session
@@ -28,6 +30,8 @@ class Work:
     began: float
     conclude: Callable[[session_pb2.Event], None]
     """Sends the last event and takes the work off the desk; for a duty that goes on after the batch."""
+    sources: Sequence[BlockSource] = ()
+    """Stores that are said to hold the prompt's beginning."""
     cached_tokens: int = 0
     has_spoken: bool = False
     """A token of it has been sent from here."""
@@ -43,6 +47,9 @@ class Duty(Protocol):
     roles: frozenset[Role]
     """What this worker takes."""
 
+    def known(self, sources: Sequence[BlockSource], now: float) -> KnownPrefix:
+        """What of a prompt's beginning could be fetched, and for how much."""
+
     def begin(self, work: Work, now: float) -> None:
         """The request is queued."""
 
@@ -56,7 +63,7 @@ class Duty(Protocol):
         """A chunk of it is about to be computed."""
 
     def sealed(self, work: Work, blocks: tuple[SealedBlock, ...]) -> None:
-        """Blocks became full."""
+        """Blocks became full; each is pinned until `Batcher.unpin`."""
 
     def first_token(self, work: Work, now: float) -> None:
         """Prefill drew the first token elsewhere; the batch has it."""

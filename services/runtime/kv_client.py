@@ -1,16 +1,19 @@
-"""A worker's side of the kvstores: publishes hand-overs and fetches them. Owns the sessions, the transfer thread and
-every transfer under way; knows blocks as bytes, never as tensors."""
+"""A worker's side of the kvstores: publishes hand-overs and fetches them, keeps blocks in the caches and borrows them.
+Owns the sessions, the transfer thread and every transfer under way; knows blocks as bytes, never as tensors."""
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
+from services.core.batch_events import FetchBlock
 from services.core.model_config import KVFormat
 from services.pb import operations_pb2
 from services.runtime.kv_attachments import Attachments
 from services.runtime.kv_far import FarWay
 from services.runtime.kv_fetch import Fetch, ReaderCalls
 from services.runtime.kv_links import CONNECT_SECONDS, StoreLinks
+from services.runtime.kv_loan import Loan
 from services.runtime.kv_near import NearTools
 from services.runtime.kv_publication import Publication, WriterCalls
 from services.runtime.kv_tools import Tools
@@ -59,29 +62,45 @@ class KVClient:
 
     def publish(self, lane: Lane, calls: WriterCalls) -> Publication:
         """Begins the writer's end of a hand-over."""
-        publication = Publication(self._tools, lane, calls)
-        self._publications.add(publication)
-        publication.task.add_done_callback(lambda _: self._publications.discard(publication))
-        return publication
+        return self._begun(Publication(self._tools, lane, calls))
+
+    def keep(self, lane: Lane, calls: WriterCalls) -> Publication:
+        """Begins to put blocks into the store's cache, for whoever comes: those that it has room for, and lacks."""
+        return self._begun(Publication(self._tools, lane, calls, is_cache=True))
 
     def claim(self, lane: Lane, calls: ReaderCalls) -> Fetch:
         """Claims a hand-over at once; what of it is wanted may be said later."""
         fetch = Fetch(self._tools, lane, calls)
-        self._fetches.add(fetch)
-        fetch.task.add_done_callback(lambda _: self._fetches.discard(fetch))
+        self._watch(fetch)
         return fetch
+
+    def borrow(self, lane: Lane, blocks: Sequence[FetchBlock], since: float, calls: ReaderCalls) -> Loan:
+        """Gets the longest beginning of these blocks that the store has cached; each stays pinned until it has landed
+        or no more comes. A key has at most one loan at a time at one store."""
+        loan = Loan(self._tools, lane, blocks, since, calls)
+        self._watch(loan)
+        return loan
 
     def holdings(self) -> list[operations_pb2.Holding]:
         """Transfers under way, for the audit."""
         now = time.monotonic()
         puts = [("publication", p.lane, now - p.since, p.num_unsealed) for p in self._publications]
-        gets = [("fetch", f.lane, now - f.since, f.num_missing) for f in self._fetches]
+        gets = [(f.holding, f.lane, now - f.since, f.num_missing) for f in self._fetches]
         return [
             operations_pb2.Holding(
                 kind=kind, request_id=lane.key.request_id, attempt=lane.key.attempt, age_seconds=age, count=count
             )
             for kind, lane, age, count in puts + gets
         ]
+
+    def _begun(self, publication: Publication) -> Publication:
+        self._publications.add(publication)
+        publication.task.add_done_callback(lambda _: self._publications.discard(publication))
+        return publication
+
+    def _watch(self, fetch: Fetch) -> None:
+        self._fetches.add(fetch)
+        fetch.task.add_done_callback(lambda _: self._fetches.discard(fetch))
 
     async def __aenter__(self) -> Self:
         await self.links.__aenter__()

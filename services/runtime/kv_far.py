@@ -5,9 +5,10 @@ gives the store credit for so many parts at a time, and more as it takes them. K
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Literal
+from itertools import chain
+from typing import Literal, NamedTuple
 
 import xxhash
 
@@ -24,7 +25,18 @@ from services.runtime.incoming import Arrival, Incoming
 from services.runtime.kv_links import StoreLinks
 from services.runtime.kv_way import BlockBytes, GetCalls, GrantedBlock, Lane, PutCalls, WantedBlock
 from services.runtime.part_stream import PartStream
-from services.runtime.transfer_thread import TransferThread
+from services.runtime.transfer_thread import TransferThread, settled
+
+Outcome = tuple[FetchBlock, DiptychError | None]
+"""Why a block is not filled in; None if it is."""
+
+
+class Filled(NamedTuple):
+    """What has become of blocks with a lot of parts."""
+
+    outcomes: Collection[Outcome]
+    end: KVCorrupt | None = None
+    """Why nothing more of the stream can be taken."""
 
 
 class FarWay:
@@ -50,7 +62,7 @@ class FarWay:
             try:
                 for granted in blocks:
                     content, checksum = await self._thread.run(partial(self._copy, granted.block.block))
-                    tell.copied(granted.block, len(content))
+                    tell.copied([granted.block], len(content))
                     await self._faults.throttle("kv.put", len(content))
                     for part in self._parts(lane.key, granted, content, checksum):
                         for each in await passage.through(part):
@@ -69,25 +81,48 @@ class FarWay:
         """See `Way.get`. Raises what the store raised, and KVCorrupt for what is no part."""
         left = {each.block.hash: each.block for each in blocks}
         opening = kvstore_pb2.PullOpen(
-            handoff=handoff_to_pb(lane.key), incarnation=self._links.incarnation, hashes=list(left)
+            handoff=handoff_to_pb(lane.key),
+            incarnation=self._links.incarnation,
+            is_loan=lane.is_loan,
+            hashes=list(left),
         )
         call = self._links.pull(lane.store)(metadata=call_metadata(self._links.token, lane.traceparent))
-        incoming = Incoming(self._block_bytes)
         with remote_errors():
             async with PartStream(call, opening) as parts:
-                while left and (raw := await parts.next()):
-                    await self._faults.throttle("kv.get", len(raw))
-                    for block, error in await self._thread.run(partial(self._fill, incoming, raw, left)):
-                        del left[block.hash]
-                        if error is None:
-                            tell.landed(block, self._block_bytes)
-                        else:
-                            tell.bad(block, error)
+                await self._take(parts, left, tell)
                 await parts.finish()
         for block in left.values():
             tell.bad(block, KVMissing("the store sent fewer blocks than it has"))
 
     # --- private
+
+    async def _take(self, parts: PartStream, left: dict[BlockHash, FetchBlock], tell: GetCalls) -> None:
+        """Takes what has become of a block out of `left`. One lot is filled in while the next one is gathered."""
+        incoming, filling = Incoming(self._block_bytes), None
+        try:
+            while lot := await parts.next():
+                for raw in lot:
+                    await self._faults.throttle("kv.get", len(raw))
+                if filling:
+                    self._tell(await filling, left, tell)
+                work = partial(self._fill, incoming, lot, left)
+                filling = asyncio.create_task(self._thread.run(work), name="fill")
+            if filling:
+                self._tell(await filling, left, tell)
+        finally:
+            if filling:
+                filling.cancel()
+                await settled(filling)
+
+    def _tell(self, filled: Filled, left: dict[BlockHash, FetchBlock], tell: GetCalls) -> None:
+        for block, error in filled.outcomes:
+            del left[block.hash]
+            if error is None:
+                tell.landed(block, self._block_bytes)
+            else:
+                tell.bad(block, error)
+        if filled.end:
+            raise filled.end
 
     def _parts(
         self, key: RequestKey, granted: GrantedBlock, content: bytearray, checksum: int
@@ -113,17 +148,18 @@ class FarWay:
             content[:] = corrupted(content)
         return content, checksum
 
-    def _fill(
-        self, incoming: Incoming, raw: bytes, left: Mapping[BlockHash, FetchBlock]
-    ) -> list[tuple[FetchBlock, DiptychError | None]]:
-        """On the transfer thread; what has become of blocks with this part. One that was not asked for, or is there
-        already, is passed over: its place may be another's by now."""
-        outcomes: dict[BlockHash, tuple[FetchBlock, DiptychError | None]] = {}
-        for arrival in incoming.take(raw):
-            block = left.get(arrival.hash)
-            if block and block.hash not in outcomes:
-                outcomes[block.hash] = block, self._fault_of(arrival, block)
-        return list(outcomes.values())
+    def _fill(self, incoming: Incoming, lot: Sequence[bytes], left: Mapping[BlockHash, FetchBlock]) -> Filled:
+        """On the transfer thread. A block that was not asked for, or is there already, is passed over: its place may be
+        another's by now."""
+        outcomes: dict[BlockHash, Outcome] = {}
+        try:
+            for arrival in chain.from_iterable(map(incoming.take, lot)):
+                block = left.get(arrival.hash)
+                if block and block.hash not in outcomes:
+                    outcomes[block.hash] = block, self._fault_of(arrival, block)
+        except KVCorrupt as error:
+            return Filled(outcomes.values(), error)
+        return Filled(outcomes.values())
 
     def _fault_of(self, arrival: Arrival, block: FetchBlock) -> DiptychError | None:
         """None if the block is what its writer wrote, and filled in."""

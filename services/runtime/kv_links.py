@@ -101,6 +101,13 @@ class StoreLinks:
             raise WorkerLost("the kvstore is not there") from None
         return self._live[address]
 
+    async def live(self, address: str) -> StoreSession:
+        """The live session to `address`. Raises WorkerLost at once if there is none; then one is dialled."""
+        self.ensure(address)
+        if (session := self._live.get(address)) is None:
+            raise WorkerLost("there is no session with the kvstore")
+        return session
+
     def bulk(self, address: str) -> "kvstore_pb2_grpc.KVStoreAsyncStub":
         """For puts."""
         return kvstore_pb2_grpc.KVStoreStub(self._channel(address))

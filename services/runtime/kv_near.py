@@ -4,7 +4,7 @@ One hop to the transfer thread and one message for as many blocks as there are, 
 what stands in the page; a reader copies, and hashes its copy: it never computes on a page that others can write.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeVar
@@ -25,6 +25,7 @@ BATCH_BYTES = 16 << 20
 """So much is copied without a look at what else there is to do; a hop to the thread costs as much as half a MiB."""
 
 BlockT = TypeVar("BlockT")
+FoundT = TypeVar("FoundT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +50,39 @@ class NearWay:
 
     async def put(self, lane: Lane, blocks: Sequence[GrantedBlock], tell: PutCalls) -> None:
         """See `Way.put`."""
-        for batch in self._batches(blocks):
-            sealings = await self._tools.thread.run(partial(self._copy_out, batch))
-            handoff = handoff_to_pb(lane.key)
-            written = kvstore_pb2.Written(handoff=handoff, blocks=sealings, traceparent=lane.traceparent)
-            self._session.send(kvstore_pb2.StoreDown(written=written))
-            for granted in batch:
-                tell.copied(granted.block, self._tools.block_bytes)
+        handoff = handoff_to_pb(lane.key)
+
+        def written(copied: Sequence[tuple[GrantedBlock, int]]) -> None:
+            sealings = [
+                kvstore_pb2.Sealing(hash=each.block.hash, generation=each.generation, checksum=checksum)
+                for each, checksum in copied
+            ]
+            message = kvstore_pb2.Written(handoff=handoff, blocks=sealings, traceparent=lane.traceparent)
+            self._session.send(kvstore_pb2.StoreDown(written=message))
+            tell.copied([each.block for each, _ in copied], len(copied) * self._tools.block_bytes)
+
+        await self._tools.thread.run_each(self._works(self._fill_page, blocks), written)
 
     async def get(self, lane: Lane, blocks: Sequence[WantedBlock], tell: GetCalls) -> None:
         """See `Way.get`."""
-        for batch in self._batches(blocks):
-            outcomes = await self._tools.thread.run(partial(self._copy_in, batch))
-            for wanted, is_good in zip(batch, outcomes, strict=True):
+
+        def filled(copied: Sequence[tuple[WantedBlock, bool]]) -> None:
+            for wanted, is_good in copied:
                 if is_good:
                     tell.landed(wanted.block, self._tools.block_bytes)
                 else:
                     self._doubt(lane, wanted)
                     tell.bad(wanted.block, KVCorrupt("a block does not match its checksum"))
 
-    def _batches(self, blocks: Sequence[BlockT]) -> Iterator[Sequence[BlockT]]:
+        await self._tools.thread.run_each(self._works(self._fill_block, blocks), filled)
+
+    def _works(
+        self, copy: Callable[[BlockT], FoundT], blocks: Sequence[BlockT]
+    ) -> Iterator[Callable[[], list[tuple[BlockT, FoundT]]]]:
+        """`copy` of each block with what it found, as pieces of work of up to `BATCH_BYTES`."""
         count = max(1, BATCH_BYTES // self._tools.block_bytes)
-        return (blocks[start : start + count] for start in range(0, len(blocks), count))
+        for start in range(0, len(blocks), count):
+            yield partial(_each, copy, blocks[start : start + count])
 
     def _doubt(self, lane: Lane, wanted: WantedBlock) -> None:
         doubt = kvstore_pb2.Doubt(handoff=handoff_to_pb(lane.key), hash=wanted.block.hash, generation=wanted.generation)
@@ -79,27 +91,26 @@ class NearWay:
 
     # --- on the transfer thread
 
-    def _copy_out(self, batch: Sequence[GrantedBlock]) -> list[kvstore_pb2.Sealing]:
-        return [self._fill_page(granted) for granted in batch]
-
-    def _fill_page(self, granted: GrantedBlock) -> kvstore_pb2.Sealing:
-        page = self._arena.page(granted.page)
-        self._tools.faults.throttle_thread("kv.put", page.nbytes)
-        deed = self._tools.faults.stall("kv.out")
+    def _fill_page(self, granted: GrantedBlock) -> int:
+        """The checksum of what stands in the page."""
+        page, faults = self._arena.page(granted.page), self._tools.faults
+        faults.throttle_thread("kv.put", page.nbytes)
+        deed = faults.stall("kv.out")
         self._tools.kv.copy_out(granted.block.block, page)
         checksum = xxhash.xxh3_64_intdigest(page)
         if deed.corrupt:
             page[:] = corrupted(page)
-        return kvstore_pb2.Sealing(hash=granted.block.hash, generation=granted.generation, checksum=checksum)
-
-    def _copy_in(self, batch: Sequence[WantedBlock]) -> list[bool]:
-        return [self._fill_block(wanted) for wanted in batch]
+        return checksum
 
     def _fill_block(self, wanted: WantedBlock) -> bool:
         """Whether the copy is what the writer wrote."""
-        page = self._arena.page(wanted.page)
-        self._tools.faults.throttle_thread("kv.get", page.nbytes)
-        if self._tools.faults.stall("kv.in").corrupt:
+        page, faults = self._arena.page(wanted.page), self._tools.faults
+        faults.throttle_thread("kv.get", page.nbytes)
+        if faults.stall("kv.in").corrupt:
             page = memoryview(corrupted(page))
         copy = self._tools.kv.copy_in(wanted.block.block, page)
         return xxhash.xxh3_64_intdigest(copy) == wanted.checksum
+
+
+def _each(copy: Callable[[BlockT], FoundT], blocks: Sequence[BlockT]) -> list[tuple[BlockT, FoundT]]:
+    return [(block, copy(block)) for block in blocks]

@@ -64,10 +64,8 @@ def word_for(error: DiptychError | None) -> str:
     return _WORDS.get(type(error), "lost")
 
 
-def outcome(task: asyncio.Task[None], known: DiptychError | None) -> DiptychError | None:
-    """How a transfer's task ended: None if well, `known` if that is why it was cancelled."""
-    if known is not None:
-        return known
+def reason_of(task: asyncio.Task[None]) -> DiptychError | None:
+    """How a step of a transfer went wrong; None if it did not."""
     if task.cancelled():
         return WorkerLost("the transfer was given up")
     error = task.exception()

@@ -29,11 +29,12 @@ class BlockBytes(Protocol):
 
 
 class Lane(NamedTuple):
-    """Which hand-over, through the store at which address, for which span."""
+    """Which hand-over or loan, through the store at which address, for which span."""
 
     key: RequestKey
     store: str
     traceparent: str
+    is_loan: bool = False
 
 
 class GrantedBlock(NamedTuple):
@@ -57,10 +58,10 @@ class WantedBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PutCalls:
-    """What became of each block; on the loop thread."""
+    """What became of the blocks; on the loop thread."""
 
-    copied: Callable[[SealedBlock, int], None]
-    """So many bytes; nothing reads the block any more."""
+    copied: Callable[[Sequence[SealedBlock], int], None]
+    """So many bytes in all; nothing reads these blocks any more."""
     failed: Callable[[SealedBlock, DiptychError], None]
     """It will not be sealed."""
 

@@ -39,6 +39,13 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     Instrument("diptych_completion_tokens_total", "counter", "Answer tokens of finished requests.", _GATEWAY),
     Instrument("diptych_running", "gauge", "Requests in progress.", _WORKERS | {"scheduler", "gateway"}),
     Instrument("diptych_waiting", "gauge", "Requests that wait for room.", _WORKERS | {"scheduler"}),
+    Instrument(
+        "diptych_shed_total",
+        "counter",
+        "Requests turned away for want of room, by traffic class.",
+        frozenset({"scheduler"}),
+        ("traffic_class",),
+    ),
     Instrument("diptych_blocks_total", "gauge", "KV blocks there are.", _POOLS),
     Instrument("diptych_blocks_used", "gauge", "KV blocks held by requests or hand-overs.", _POOLS),
     Instrument("diptych_blocks_cached", "gauge", "KV blocks kept for reuse that can be evicted.", _POOLS),

@@ -1,16 +1,16 @@
-"""The reader's side of a pull: parts, of which one is read ahead while another is taken, and credit for more."""
+"""The reader's side of a pull: lots of parts, of which one is gathered while another is taken, and credit for more."""
 
-import asyncio
 from typing import Self
 
 import grpc.aio
 
 from services.pb import kvstore_pb2
 
-CREDIT = 8
-"""So many parts may be on their way to a reader that has taken none of them."""
 LOT = 4
-"""Credit is given back by so many at once."""
+"""Parts that are taken at once: a hop to the thread that takes them costs as much as a part of its way."""
+CREDIT = 3 * LOT
+"""So many parts may be on their way to a reader that has taken none of them: one lot is taken, one is gathered, and
+credit for the next is on its way."""
 
 
 class PartStream:
@@ -21,23 +21,30 @@ class PartStream:
     ) -> None:
         self._call = call
         self._wanted = wanted
-        self._ahead: asyncio.Task[object] | None = None
-        """Reads what comes next."""
-        self._taken = 0
+        self._lots = 0
+        """Given out."""
+        self._is_over = False
 
-    async def next(self) -> bytes:
-        """The next part; empty if there is none. The one before has been taken."""
-        self._taken += 1
-        if self._taken > LOT:
-            self._taken -= LOT
+    async def next(self) -> list[bytes]:
+        """The next lot; less than a whole one only at the end, and then nothing. The one before the last is taken."""
+        if self._is_over:
+            return []
+        if self._lots > 1:
             await self._call.write(kvstore_pb2.PullDown(credit=LOT))
-        raw = await self._read()
-        return raw if isinstance(raw, bytes) else b""
+        self._lots += 1
+        lot: list[bytes] = []
+        while len(lot) < LOT and not self._is_over:
+            raw: object = await self._call.read()
+            if isinstance(raw, bytes) and raw:
+                lot.append(raw)
+            else:
+                self._is_over = True
+        return lot
 
     async def finish(self) -> None:
         """Nothing more is wanted: the store ends the call, and not because it was cancelled."""
         await self._call.done_writing()
-        while isinstance(await self._read(), bytes):
+        while isinstance(await self._call.read(), bytes):
             pass
 
     async def __aenter__(self) -> Self:
@@ -47,14 +54,3 @@ class PartStream:
 
     async def __aexit__(self, *_: object) -> None:
         self._call.cancel()
-        if self._ahead:
-            self._ahead.cancel()
-            await asyncio.wait([self._ahead])
-            if not self._ahead.cancelled():
-                self._ahead.exception()
-
-    async def _read(self) -> object:
-        found = await (self._ahead or self._call.read())
-        is_last = not isinstance(found, bytes) or not found
-        self._ahead = None if is_last else asyncio.create_task(self._call.read(), name="pull-ahead")
-        return found

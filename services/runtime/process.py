@@ -19,8 +19,10 @@ from typing import Generic
 
 import uvloop
 
+from services.core.errors import EngineFault
 from services.runtime.bus import Bus
 from services.runtime.faults import Faults
+from services.runtime.memory_reuse import reuse_large_memory
 from services.runtime.metrics import Metrics
 from services.runtime.settings import ServiceSettings, SettingsT, load
 from services.runtime.telemetry import Telemetry, otlp_exporter
@@ -79,8 +81,15 @@ def run(service: str, settings_type: type[SettingsT], main: Callable[[Process[Se
     """Runs `main` on uvloop until it returns. Exits 0 after a drain, 1 after a fault."""
     settings = load(settings_type, service)
     _log_as_json(settings, service)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_live(service, settings, main))
+    reuse_large_memory()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_live(service, settings, main))
+    except EngineFault:
+        log.exception("stopped by a fault")
+        logging.shutdown()
+        # The interpreter would wait for the compute thread, and a step that hangs never returns.
+        os._exit(1)
 
 
 async def _live(service: str, settings: SettingsT, main: Callable[[Process[SettingsT]], Awaitable[None]]) -> None:

@@ -51,6 +51,8 @@ class StepLoop:
         self._faults = faults
         self._seam = seam
         self._woken = asyncio.Event()
+        self.computing: StepPlan | None = None
+        """The step that has begun and not ended."""
         self._compute = ThreadPoolExecutor(1, thread_name_prefix="compute")
 
     def wake(self) -> None:
@@ -59,7 +61,7 @@ class StepLoop:
 
     def load(self) -> operations_pb2.Load:
         """How busy the batch is."""
-        batcher = self.batcher
+        batcher, cost = self.batcher, self.batcher.cost
         total = batcher.limits.num_blocks
         return operations_pb2.Load(
             running=batcher.num_running,
@@ -69,6 +71,15 @@ class StepLoop:
             blocks_cached=batcher.cached_blocks,
             waiting_tokens=batcher.waiting_tokens,
             max_running=batcher.limits.max_running,
+            cost_fixed=cost.fixed,
+            cost_per_token=cost.per_token,
+            cost_per_token_context=cost.per_token_context,
+            cost_per_context=cost.per_context,
+            step_seconds=batcher.limits.step_seconds,
+            block_size=batcher.limits.block_size,
+            context_tokens=batcher.context_tokens,
+            max_context=batcher.limits.max_context,
+            own_tokens=batcher.own_tokens,
         )
 
     async def run(self, observer: Observer) -> None:
@@ -92,7 +103,9 @@ class StepLoop:
                 await self._until_woken()
             return
         observer.planned(plan, now)
+        self.computing = plan
         result = await self._execute(plan)
+        self.computing = None
         now = time.monotonic()
         observer.deliver(self.batcher.apply(result, now), now)
 

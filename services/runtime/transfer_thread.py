@@ -7,7 +7,7 @@ returned, so whoever awaited it knows that nothing touches its blocks any more.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -29,17 +29,33 @@ class TransferThread:
 
     async def run(self, work: Callable[[], T], *, urgent: bool = True) -> T:
         """What `work` returns or raises. Work that is not urgent runs only when no urgent work waits."""
-        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        job, line = _job(work, outcome), self._urgent if urgent else self._patient
-        with self._changed:
-            line.append(job)
-            self._changed.notify()
+        line = self._urgent if urgent else self._patient
+        outcome, job = self._given(work, line)
         try:
             return await asyncio.shield(outcome)
         except asyncio.CancelledError:
             if not self._is_taken_back(line, job):
-                await _settled(outcome)
+                await settled(outcome)
             raise
+
+    async def run_each(self, works: Iterable[Callable[[], T]], took: Callable[[T], None]) -> None:
+        """As `run`, for one after the other: the thread has the next before `took` hears what one has returned.
+
+        Raises what any of them, or `took`, raises first; what has not begun by then never will.
+        """
+        ahead: deque[tuple[asyncio.Future[T], Job]] = deque()
+        try:
+            for work in works:
+                ahead.append(self._given(work, self._urgent))
+                if len(ahead) > 1:
+                    took(await _first(ahead))
+            while ahead:
+                took(await _first(ahead))
+        finally:
+            # The last first, so that none begins meanwhile.
+            under_way = [outcome for outcome, job in reversed(ahead) if not self._is_taken_back(self._urgent, job)]
+            for outcome in under_way:
+                await settled(outcome)
 
     def close(self) -> None:
         """Once nothing is awaited any more; returns when the thread has ended."""
@@ -47,6 +63,14 @@ class TransferThread:
             self._is_closed = True
             self._changed.notify()
         self._thread.join()
+
+    def _given(self, work: Callable[[], T], line: deque[Job]) -> "tuple[asyncio.Future[T], Job]":
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        job = _job(work, outcome)
+        with self._changed:
+            line.append(job)
+            self._changed.notify()
+        return outcome, job
 
     def _is_taken_back(self, line: deque[Job], job: Job) -> bool:
         """Whether the job had not begun, and now never will."""
@@ -84,9 +108,17 @@ def _job(work: Callable[[], T], outcome: "asyncio.Future[T]") -> Job:
     return run
 
 
-async def _settled(outcome: "asyncio.Future[T]") -> None:
-    """Returns when `outcome` is there, however often that is cancelled; what it is, the cancellation outweighs."""
+async def _first(ahead: "deque[tuple[asyncio.Future[T], Job]]") -> T:
+    """What the first returns or raises; it is in `ahead` until then."""
+    await asyncio.wait([ahead[0][0]])
+    return ahead.popleft()[0].result()
+
+
+async def settled(outcome: "asyncio.Future[T]") -> None:
+    """For whoever cleans up: returns when `outcome` is there, however often that is cancelled. What it is, is passed
+    over."""
     while not outcome.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([outcome])
-    outcome.exception()
+    if not outcome.cancelled():
+        outcome.exception()

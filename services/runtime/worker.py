@@ -10,6 +10,8 @@ from typing import TypeVar
 from services.core.batch_limits import BatchLimits
 from services.core.batcher import Batcher
 from services.core.memory import EngineMemory
+from services.core.plan import StepPlan
+from services.core.request import Role
 from services.pb import session_pb2
 from services.runtime.desk import Desk
 from services.runtime.duty import Duty
@@ -22,6 +24,7 @@ from services.runtime.session import PROTOCOL, Terms
 from services.runtime.session_server import SERVICE, SessionServer
 from services.runtime.step_loop import Runner, StepLoop
 from services.runtime.store_watch import StoreWatch
+from services.runtime.watchdog import Watchdog
 from services.runtime.worker_settings import WorkerSettings
 
 SEAMS = {"written": "kv.written"}
@@ -51,7 +54,7 @@ MakeDuty = Callable[[KVClient, StepLoop], Duty]
 async def serve_worker(process: Process[WorkerSettingsT], engine: WorkerEngine, make_duty: MakeDuty) -> None:
     """Serves until the process is told to stop. Raises EngineFault if the engine breaks."""
     settings, identity = process.settings, process.identity
-    batcher = Batcher(engine.limits, bytes.fromhex(engine.digest))
+    batcher = Batcher(engine.limits, bytes.fromhex(engine.digest), copied=frozenset(Role))
     loop = StepLoop(batcher, engine.runner, process.metrics, process.faults, seam=f"{identity.service}.step")
     hello = session_pb2.Hello(
         protocol=PROTOCOL,
@@ -66,6 +69,10 @@ async def serve_worker(process: Process[WorkerSettingsT], engine: WorkerEngine, 
     stores = StoreWatch(process.bus, client.links, settings.kvstores)
     desk = Desk(loop, make_duty(client, loop), process.telemetry, Letters(settings.event_window))
 
+    def predicted(plan: StepPlan) -> float:
+        return batcher.cost.of((len(chunk.tokens), chunk.start) for chunk in plan.chunks)
+
+    watchdog = Watchdog(settings.hung_step_seconds, predicted)
     parts = Parts(
         register=[SessionServer(terms, desk).register],
         services=[SERVICE],
@@ -81,4 +88,4 @@ async def serve_worker(process: Process[WorkerSettingsT], engine: WorkerEngine, 
         idle=desk.idle,
     )
     async with client, serving(process, parts) as server:
-        await server.live(loop.run(desk), stores.keep())
+        await server.live(loop.run(desk), stores.keep(), watchdog.run(lambda: loop.computing))

@@ -35,17 +35,28 @@ class WorkerSettings(ServiceSettings):
     max_running: int = Field(default=16, ge=1)
     """Most requests that hold blocks at a time."""
     max_waiting: int = Field(default=64, ge=0)
-    """Most requests that wait on this worker; more are refused."""
+    """Most requests that wait on this worker; more are refused. 0: none but those for which there is a row idle."""
     max_context: int = Field(default=0, ge=0)
     """Most tokens of a request; 0 takes the model's context, cut to what the KV blocks can hold."""
     step_seconds: float = Field(default=0.18, gt=0)
     """Predicted seconds a step may take; chunks are cut to it, so that a cancellation never waits longer."""
+    hung_step_seconds: float = Field(default=10.0, gt=0)
+    """A step that takes longer, and ten times as long as predicted, has hung: the worker stops, and its requests go on
+    elsewhere."""
+    even_chunks: bool = True
+    """Chunks of a prompt that is alone take equally long, so that no small last one waits for the transfer of the one
+    before; false cuts as much as a step's time allows."""
     event_window: float = Field(default=0.01, ge=0)
     """Seconds from one message with tokens to the next at least: shorter steps share a message. 0: one a step."""
     watermark_blocks: int = Field(default=4, ge=0)
     """Blocks that starting a request leaves for the growth of the others."""
     attach: bool = True
     """Copy straight into and out of the memory of a kvstore on this node; false streams to all."""
+    prefix_fetch: bool = True
+    """Get the beginning of a prompt out of a kvstore's cache where that is cheaper than computing it; false always
+    computes it."""
+    publish_answers: bool = True
+    """Decode puts the blocks that it computes into a kvstore's cache, for a chat's next turn; false keeps them here."""
     kvstores: list[str] = Field(default_factory=list)
     """Static addresses of kvstores; others are found on the bus."""
 
@@ -76,4 +87,5 @@ class WorkerSettings(ServiceSettings):
             cost=cost,
             watermark_blocks=self.watermark_blocks,
             vocab=model.vocab,
+            even_chunks=self.even_chunks,
         )

@@ -30,7 +30,8 @@ async def main(process: Process[Settings]) -> None:
 
     def load() -> operations_pb2.Load:
         waiting = conductor.num_waiting
-        return operations_pb2.Load(running=conductor.num_tickets - waiting, waiting=waiting)
+        running = conductor.num_tickets - waiting
+        return operations_pb2.Load(running=running, waiting=waiting, classes=conductor.class_loads())
 
     parts = Parts(
         register=[sessions.register],

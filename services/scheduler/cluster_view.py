@@ -5,32 +5,15 @@ Recent placements count before the worker's own report of them arrives.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from services.core.ids import BlockHash, RequestKey
+from services.core.request import Request
+from services.scheduler.decision import Decision
+from services.scheduler.load_estimates import LoadEstimates
 from services.scheduler.prefix_index import PrefixIndex
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatus:
-    """A worker as it last described itself."""
-
-    address: str
-    name: str
-    service: str
-    """`prefill` or `decode`."""
-    fingerprint: str
-    format: str
-    is_ready: bool
-    running: int
-    waiting: int
-    max_running: int
-    blocks_total: int
-    blocks_used: int
-    waiting_tokens: int
-    stores: frozenset[str] = frozenset()
-    """Addresses of stores it has a session with."""
-    near_stores: frozenset[str] = frozenset()
-    """Of these, those it copies to and from without a network."""
+from services.scheduler.worker_status import WorkerStatus as WorkerStatus
 
 
 @dataclass(slots=True)
@@ -53,28 +36,50 @@ class ClusterView:
     others: dict[str, int] = field(default_factory=dict)
     """Requests that other schedulers had on each worker when it last spoke."""
 
-    def update(self, status: WorkerStatus) -> None:
-        """A worker's latest word."""
+    estimates: LoadEstimates = field(default_factory=LoadEstimates)
+    """How busy workers are expected to be, and what they have probably cached."""
+
+    def placed_on(self, request: Request, decision: Decision, now: float, hashes: Sequence[BlockHash] = ()) -> None:
+        """A request was given its place: it counts until the workers' own word has it.
+
+        `hashes` are of its full blocks, which its workers will have in their caches.
+        """
+        self.estimates.placed(request, decision, now, hashes)
+
+    def first_token(self, key: RequestKey, now: float) -> None:
+        """A placed request's prompt is computed."""
+        self.estimates.first_token(key, now)
+
+    def over(self, key: RequestKey, now: float, answered: int = 0) -> None:
+        """A placed attempt has ended after `answered` tokens, 0 if it did not come to its end."""
+        self.estimates.over(key, now, answered)
+
+    def update(self, status: WorkerStatus, now: float = 0.0) -> None:
+        """A worker's latest word, heard at `now`."""
         self.workers[status.address] = status
         self.others[status.address] = max(status.running + status.waiting - self.placed[status.address], 0)
         self.overloaded.discard(status.address)
+        self.estimates.heard(status, self.in_flight(status), now)
 
     def withdraw(self, address: str) -> None:
         """It says that it takes nothing any more; its next word may say otherwise."""
         if worker := self.workers.get(address):
             self.workers[address] = replace(worker, is_ready=False)
+            self.estimates.withdrawn(address)
 
     def drop(self, address: str) -> None:
         """Its session ended."""
         self.workers.pop(address, None)
         self.others.pop(address, None)
         self.overloaded.discard(address)
+        self.estimates.gone(address)
 
     def count(self, address: str, change: int) -> None:
         """This scheduler has so many more, or fewer, requests on a worker."""
         self.placed[address] += change
         if self.placed[address] <= 0:
             del self.placed[address]
+        self.estimates.counted(address, self.others.get(address, 0) + self.placed[address])
 
     def pool(self, service: str) -> list[WorkerStatus]:
         """Ready workers of a service, in a stable order."""

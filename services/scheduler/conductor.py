@@ -7,10 +7,9 @@ import asyncio
 import time
 from collections.abc import Iterable
 from functools import partial
-from typing import Protocol
 
 from services.core.blocks import BlockNames
-from services.core.errors import DiptychError, Draining, EngineFault, Overloaded
+from services.core.errors import DiptychError, Draining
 from services.core.ids import RequestKey
 from services.core.request import Request
 from services.pb import operations_pb2, session_pb2
@@ -21,22 +20,15 @@ from services.runtime.telemetry import traceparent
 from services.runtime.timeline import Timeline
 from services.scheduler import messages
 from services.scheduler import story as effects
-from services.scheduler.admission import Queue
+from services.scheduler.accounts import Accounts
+from services.scheduler.alarm import Alarm
+from services.scheduler.asking import Rules
 from services.scheduler.cluster_view import ClusterView
-from services.scheduler.policy import place
+from services.scheduler.entrance import Entrance
+from services.scheduler.policies import POLICIES
 from services.scheduler.settings import Settings
-from services.scheduler.story import NOT_BEGUN, Placement, Story
+from services.scheduler.story import NOT_BEGUN, Phase, Placement, Story
 from services.scheduler.ticket import Outbox, Ticket, UpSession, own_first_attempt
-
-
-class Send(Protocol):
-    """Sends to a worker by address; whether it has a live session to carry the message."""
-
-    def __call__(self, address: str, message: session_pb2.Down) -> bool: ...
-
-
-def _nobody(address: str, message: session_pb2.Down) -> bool:
-    return False
 
 
 class Conductor:
@@ -47,15 +39,21 @@ class Conductor:
         self._telemetry = process.telemetry
         self._faults = process.faults
         self._view = view
-        self._queue = Queue(process.settings.max_queue, process.settings.queue_timeout)
+        self._place = POLICIES[process.settings.policy]
+        self._entrance = Entrance(process.settings.queue(), view)
+        self._accounts = Accounts(view, self._entrance, process.metrics)
+        self._queue = self._entrance.queue
         self._tickets: dict[RequestKey, Ticket] = {}
         self._by_gateway_key: dict[RequestKey, Ticket] = {}
         self._outbox = Outbox()
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry = Alarm(self.assign)
+        """Who waits too long is told at that time, also when nothing else happens."""
+        self._is_flushing = False
+        """The outbox is about to be sent."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_draining = False
-        self.send: Send = _nobody
+        self.send: messages.Send = messages.to_nobody
         """How to reach workers; set by whoever owns the sessions to them."""
 
     # --- gateways
@@ -84,13 +82,27 @@ class Conductor:
     # --- workers
 
     def heard(self, address: str, events: session_pb2.Events, now: float) -> None:
-        """One step's events of a worker; those of attempts that are over find no ticket."""
+        """One step's events of a worker; those of attempts that are over find no ticket.
+
+        Tokens alone change nothing for whoever waits, and leave with those of the other workers that spoke meanwhile.
+        """
+        has_changed = False
         for event in events.events:
-            if ticket := self._tickets.get(codec.key_from_pb(event)):
-                fault = outcome_of(partial(self._take, ticket, address, event, now))
-                if fault is not None:
-                    self._carry_out(ticket, ticket.story.refused(fault), now)
-        self.assign()
+            ticket = self._tickets.get(codec.key_from_pb(event))
+            if ticket is None:
+                continue
+            if self._relays(ticket, event):
+                self._outbox.pass_on(ticket, event)
+                continue
+            has_changed = True
+            fault = outcome_of(partial(self._take, ticket, address, event, now))
+            if fault is not None:
+                self._carry_out(ticket, ticket.story.refused(fault), now)
+        if has_changed:
+            self.assign()
+        elif not self._is_flushing:
+            self._is_flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def lost(self, address: str) -> None:
         """A worker's session ended."""
@@ -107,24 +119,35 @@ class Conductor:
         for late, error in self._queue.expired(now):
             ticket = self._tickets[late.key]
             self._carry_out(ticket, ticket.story.refused(error), now)
-        while (request := self._queue.head()) and (placement := self._placement(request)):
-            ticket = self._tickets[self._queue.pop().key]
-            if isinstance(placement, DiptychError):
+        for request in self._entrance.candidates(now):
+            ticket = self._tickets[request.key]
+            placement = self._placement(request)
+            if placement is None:
+                self._entrance.pass_over(request, ticket.model, now)
+            elif isinstance(placement, DiptychError):
+                self._queue.remove(request.key)
                 self._carry_out(ticket, ticket.story.refused(placement), now)
             else:
+                self._entrance.take(request, placement.cached_tokens(request))
                 self._begin(ticket, placement)
         self._outbox.flush()
-        self._set_expiry()
+        self._expiry.set(self._queue.next_expiry())
 
     def _placement(self, request: Request) -> Placement | DiptychError | None:
         ticket = self._tickets[request.key]
-        return outcome_of(partial(place, request, self._view, ticket.names, ticket.session.peer.fingerprint))
+        rules = Rules(self._settings.split, self._entrance.restriction(request))
+        now = time.monotonic()
+        return outcome_of(partial(self._place, request, self._view, ticket.names, ticket.model, now, rules))
 
     # --- views
 
     @property
     def num_waiting(self) -> int:
         return len(self._queue)
+
+    def class_loads(self) -> list[operations_pb2.ClassLoad]:
+        """What each traffic class has here."""
+        return self._accounts.class_loads()
 
     @property
     def num_tickets(self) -> int:
@@ -137,19 +160,7 @@ class Conductor:
 
     def holdings(self) -> list[operations_pb2.Holding]:
         now = time.monotonic()
-        return [
-            operations_pb2.Holding(
-                kind="story",
-                request_id=ticket.key.request_id,
-                attempt=ticket.key.attempt,
-                age_seconds=now - ticket.began,
-                count=1,
-                state=ticket.story.phase.value,
-                owner=ticket.session.owner,
-                last_heard_seconds=now - ticket.session.heard_at,
-            )
-            for ticket in self._tickets.values()
-        ]
+        return [ticket.holding(now) for ticket in self._tickets.values()]
 
     # --- private: facts
 
@@ -165,6 +176,7 @@ class Conductor:
         story = Story(request, self._settings.max_attempts)
         names = BlockNames(request.salt)
         ticket = Ticket(story, session, gateway_key, span, timeline, began=now, filed=request.key, names=names)
+        self._accounts.opened(ticket)
         self._tickets[ticket.key] = self._by_gateway_key[gateway_key] = ticket
         self._idle.clear()
         timeline.enter("scheduler.queue", now)
@@ -180,7 +192,7 @@ class Conductor:
         try:
             if self._is_draining:
                 raise Draining("this scheduler is leaving")
-            ticket.queued_until = self._queue.push(ticket.story.request, now)
+            ticket.queued_until = self._entrance.enter(ticket.story.request, ticket.model, now)
         except DiptychError as error:
             self._carry_out(ticket, ticket.story.refused(error), now)
         self.assign()
@@ -188,6 +200,16 @@ class Conductor:
     def _cancel(self, ticket: Ticket, now: float) -> None:
         self._carry_out(ticket, ticket.story.cancelled(), now)
         self._close(ticket, now)
+
+    def _relays(self, ticket: Ticket, event: session_pb2.Event) -> bool:
+        """Whether an event is nothing but the next tokens of an answer; they are then noted in its story."""
+        if event.segments or not event.HasField("tokens") or event.tokens.logprobs:
+            return False
+        return ticket.story.goes_on(event.tokens.first_index, event.tokens.ids)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        self._outbox.flush()
 
     def _take(self, ticket: Ticket, address: str, event: session_pb2.Event, now: float) -> None:
         if event.segments and ticket.placement:
@@ -197,30 +219,27 @@ class Conductor:
         match event.WhichOneof("kind"):
             case "tokens":
                 ids, logprobs = tuple(event.tokens.ids), codec.logprobs_from_pb(event.tokens)
+                if story.phase is Phase.STARTED:
+                    self._view.first_token(ticket.filed, now)
                 facts = story.tokens(address, event.tokens.first_index, ids, logprobs)
             case "finished":
                 ticket.cached_tokens = max(ticket.cached_tokens, event.finished.cached_tokens)
                 facts = story.finished(address, codec.finish_reason_from_pb(event.finished))
             case "failed":
                 error = codec.error_from_pb(event.failed)
-                self._note_refusal(address, error)
+                self._accounts.refused(address, error)
                 facts = story.failed(address, error)
             case _:
                 facts = []
         self._carry_out(ticket, facts, now)
 
-    def _note_refusal(self, address: str, error: DiptychError) -> None:
-        """What a worker says of itself by refusing counts until it speaks again."""
-        if isinstance(error, Overloaded):
-            self._view.overloaded.add(address)
-        elif isinstance(error, Draining | EngineFault):
-            self._view.withdraw(address)
-
     # --- private: effects
 
     def _begin(self, ticket: Ticket, placement: Placement) -> None:
-        ticket.timeline.enter("scheduler.place", time.monotonic(), {"diptych.why": placement.why})
-        ticket.placement = placement
+        now, record = time.monotonic(), placement.record
+        ticket.timeline.enter("scheduler.place", now, {"diptych.why": placement.why, **record.attributes()})
+        ticket.note(placement)
+        self._view.placed_on(ticket.story.request, record, now, placement.hashes)
         legs = ticket.story.placed(placement)
         self._carry_out(ticket, legs, time.monotonic())
         if ticket.timeline.segment == "scheduler.place":
@@ -243,29 +262,22 @@ class Conductor:
                 case _:
                     # To a worker that is gone nothing needs to be said: `lost` follows.
                     self.send(effect.worker, messages.to_worker(ticket, effect))
-        self._count(ticket)
-
-    def _count(self, ticket: Ticket) -> None:
-        """Brings the view's count of requests per worker up to date."""
-        workers = ticket.story.workers
-        for worker in workers - ticket.counted:
-            self._view.count(worker, 1)
-        for worker in ticket.counted - workers:
-            self._view.count(worker, -1)
-        ticket.counted = workers
+        self._accounts.count(ticket)
 
     def _requeue(self, ticket: Ticket, error: DiptychError, now: float) -> None:
         """The story speaks of a new attempt: file it anew, ahead of those that have not begun."""
         del self._tickets[ticket.filed]
+        self._view.over(ticket.filed, now)
         ticket.filed = ticket.key
         self._tickets[ticket.filed] = ticket
         ticket.timeline.lapse("scheduler.lost_attempt", now)
         ticket.timeline.enter("scheduler.queue", now, {"diptych.because": error.reason})
         if not isinstance(error, NOT_BEGUN):
             ticket.queued_until = None
-        ticket.queued_until = self._queue.push_back(ticket.story.request, now, ticket.queued_until)
+        ticket.queued_until = self._queue.push_back(ticket.story.request, now, ticket.queued_until, ticket.model)
 
     def _end(self, ticket: Ticket, end: effects.End, now: float) -> None:
+        self._accounts.ended(ticket, end.error)
         ticket.timeline.close(now)
         self._outbox.add(ticket, messages.last_event(ticket, end))
         self._close(ticket, now, end.error)
@@ -273,17 +285,10 @@ class Conductor:
     def _close(self, ticket: Ticket, now: float, error: DiptychError | None = None) -> None:
         ticket.timeline.close(now, error)
         self._telemetry.end(ticket.span, error)
-        self._count(ticket)
+        self._accounts.count(ticket)
         self._queue.remove(ticket.filed)
+        self._view.over(ticket.filed, now, len(ticket.story.emitted) if error is None else 0)
         self._tickets.pop(ticket.filed, None)
         self._by_gateway_key.pop(ticket.gateway_key, None)
         if not self._tickets:
             self._idle.set()
-
-    def _set_expiry(self) -> None:
-        """Who waits too long is told at that time, also when nothing else happens."""
-        if self._expiry is not None:
-            self._expiry.cancel()
-        due = self._queue.next_expiry()
-        loop = asyncio.get_running_loop()
-        self._expiry = loop.call_later(max(due - time.monotonic(), 0.0), self.assign) if due is not None else None

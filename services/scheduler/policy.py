@@ -1,82 +1,118 @@
 """Where a request goes: pure, and the same answer for the same view.
 
-Filter, score, pick (the shape of the Kubernetes gateway's endpoint pickers): workers without room are filtered out,
-every scorer gives a number in [0, 1], the weighted sum decides, and ties break by rendezvous hash of the request id.
-To change the policy, change a scorer or a weight here. Blocks go through a store that both workers reach; which stores
-have the prompt's beginning is told along with the place.
+Every worker is weighed in every role it may have (`candidates.py`); the pair of prefill and decode worker that costs
+the least stands against the decode worker that would do best by itself. Ties break by rendezvous of the request id.
+Blocks go through a store that both workers reach; which stores have the prompt's beginning is told with the place.
+
+The split is the rule: by itself a decode worker prefills only where that is better by a margin. Costs are predictions,
+and within their error the split is the safer mistake, for it holds nobody's answer up. The margin needs no memory: what
+is decided for one request binds no other, so a view that trembles at its edge changes between two equally good ways.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from services.core.block_facts import BlockSource
 from services.core.blocks import BlockNames
 from services.core.model_config import KVFormat
 from services.core.request import Request
+from services.scheduler.asking import Asking, Rules
+from services.scheduler.candidates import Scored, scored_decode, scored_local, scored_prefill
 from services.scheduler.cluster_view import ClusterView, WorkerStatus
+from services.scheduler.decision_record import recorded
 from services.scheduler.story import Placement
 
+ANY_WAY = Rules()
+
+Weigh = Callable[[Scored], Scored]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A rule of placement by name: what of the terms counts."""
+
+    name: str
+    weigh: Weigh
+
+
+OURS = Policy("ours", lambda scored: scored)
 MOST_SOURCES = 4
 """Stores that a request is told of; whoever has the most blocks is among them."""
-
-Scorer = Callable[[Request, WorkerStatus, ClusterView], float]
-"""In [0, 1]; higher is better."""
-
-
-def few_in_flight(request: Request, worker: WorkerStatus, view: ClusterView) -> float:
-    """The share of the worker's batch that is idle."""
-    return 1.0 - min(view.in_flight(worker) / worker.max_running, 1.0)
+MARGIN_SHARE = 0.1
+MARGIN_SECONDS = 0.01
+"""A prompt is computed by the decode worker only if that is cheaper by both, in sum."""
 
 
-def free_blocks(request: Request, worker: WorkerStatus, view: ClusterView) -> float:
-    """The share of the worker's KV blocks that nobody holds."""
-    return 1.0 - worker.blocks_used / worker.blocks_total if worker.blocks_total else 0.0
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to serve a request: who computes its prompt, and who answers."""
 
+    computes: Scored
+    row: int
+    decode: Scored
+    decode_row: int
 
-def short_queue(request: Request, worker: WorkerStatus, view: ClusterView) -> float:
-    """Half at as many waiting prompt tokens as the request's own."""
-    return len(request.prompt) / (len(request.prompt) + worker.waiting_tokens)
+    @property
+    def is_split(self) -> bool:
+        return self.computes is not self.decode
 
+    @property
+    def cost(self) -> float:
+        cost = float(self.computes.cost[self.row])
+        return cost + float(self.decode.cost[self.decode_row]) if self.is_split else cost
 
-PREFILL_SCORERS: Mapping[str, tuple[float, Scorer]] = {
-    "short_queue": (1.0, short_queue),
-    "few_in_flight": (1.0, few_in_flight),
-}
-DECODE_SCORERS: Mapping[str, tuple[float, Scorer]] = {
-    "few_in_flight": (1.0, few_in_flight),
-    "free_blocks": (1.0, free_blocks),
-}
+    @property
+    def has_room(self) -> bool:
+        return bool(self.computes.has_room[self.row] and self.decode.has_room[self.decode_row])
+
+    @property
+    def addresses(self) -> tuple[str, str]:
+        return self.computes.table.addresses[self.row], self.decode.table.addresses[self.decode_row]
 
 
 def place(
-    request: Request, view: ClusterView, names: BlockNames | None = None, fingerprint: str = ""
+    request: Request,
+    view: ClusterView,
+    names: BlockNames | None = None,
+    fingerprint: str = "",
+    now: float = 0.0,
+    rules: Rules = ANY_WAY,
 ) -> Placement | None:
-    """The best place now; None if no decode worker has room. Only workers of the model `fingerprint`, if one is named.
+    """The best place now; None to wait for one. Only workers of the model `fingerprint`, if one is named.
 
-    Split if there is a prefill worker with room, the two workers may exchange blocks and both reach one store; else the
-    decode worker prefills by itself. With a prefill pool that is only full for the moment, the request waits.
+    Waits where no decode worker has room for another request, and where the prefill workers that it could be paired
+    with have none and the decode worker would do worse by itself.
     """
-    names = names or BlockNames(request.salt)
-    suited = [worker for worker in view.pool("decode") if fingerprint in ("", worker.fingerprint)]
-    decode_pool = [worker for worker in suited if view.has_room(worker)]
-    if not decode_pool:
+    asking = Asking(request, view, names or BlockNames(request.salt), now, rules)
+    return placed(asking, fingerprint, OURS)
+
+
+def placed(asking: Asking, fingerprint: str, policy: Policy) -> Placement | None:
+    """The place that costs the least as `policy` weighs it."""
+    request, view, rules = asking.request, asking.view, asking.rules
+    tables = [table for table in view.estimates.tables("decode", fingerprint) if table.has_room()]
+    decodes = [policy.weigh(scored_decode(asking, table)) for table in tables]
+    decodes = [each for each in decodes if each.has_room.any()]
+    if not decodes:
         return None
-    decode, decode_why = _best(request, decode_pool, view, DECODE_SCORERS)
-    partners = [worker for worker in view.pool("prefill") if _may_exchange(worker, decode)]
-    linked = [worker for worker in partners if view.stores_of(worker, decode)]
-    if not linked:
-        missing = "prefill worker" if not partners else "kvstore"
-        sources = known_sources(request, decode, view, names)
-        why = f"decode {decode_why}; unsplit: no {missing}{_said(sources, view)}"
-        return Placement(decode.address, why=why, sources=sources)
-    prefill_pool = [worker for worker in linked if view.has_room(worker)]
-    if not prefill_pool:
-        return None
-    prefill, prefill_why = _best(request, prefill_pool, view, PREFILL_SCORERS)
-    kvstore, kvstore_why = handover_store(request, prefill, decode, view)
-    sources = known_sources(request, prefill, view, names)
-    why = f"prefill {prefill_why}; decode {decode_why}; kvstore {kvstore_why}{_said(sources, view)}"
-    return Placement(decode.address, prefill.address, kvstore, why, sources)
+    prefill_tables = view.estimates.tables("prefill", fingerprint)
+    prefills = [policy.weigh(scored_prefill(asking, table)) for table in prefill_tables]
+    pairs = [
+        (one, other) for one in prefills for other in decodes if rules.split != "never" and _is_linked(one, other, view)
+    ]
+    together = _cheapest(request, pairs)
+    locals_ = [policy.weigh(scored_local(asking, each)) for each in decodes]
+    alone = _cheapest(request, [(each, each) for each in locals_])
+    assert alone is not None, "a decode worker had room a moment ago"
+    scored = [*prefills, *decodes, *locals_] if together else locals_
+    if together is None:
+        reason = _unpaired(prefills, decodes, rules)
+        return _placement(asking, policy, alone, reason, scored)
+    compared = f"split {together.cost:.3f} s, by itself {alone.cost:.3f} s"
+    if rules.split == "auto" and _is_worth_it(alone.cost, together.cost):
+        return _placement(asking, policy, alone, compared, scored)
+    return _placement(asking, policy, together, compared, scored) if together.has_room else None
 
 
 def handover_store(request: Request, prefill: WorkerStatus, decode: WorkerStatus, view: ClusterView) -> tuple[str, str]:
@@ -105,33 +141,59 @@ def known_sources(
     ]
 
 
-def _said(sources: Sequence[BlockSource], view: ClusterView) -> str:
-    return "; known " + ", ".join(f"{view.name_of(s.kvstore)}={s.blocks}" for s in sources) if sources else ""
+def _is_worth_it(alone: float, together: float) -> bool:
+    """Whether the decode worker is to prefill by itself."""
+    return alone < together - MARGIN_SECONDS - MARGIN_SHARE * together
 
 
-def _may_exchange(one: WorkerStatus, other: WorkerStatus) -> bool:
-    """Equal weights and equal KV format."""
-    return (one.fingerprint, one.format) == (other.fingerprint, other.format)
+def _is_linked(prefill: Scored, decode: Scored, view: ClusterView) -> bool:
+    """Equal weights and equal KV format, and a store that both reach."""
+    one, other = prefill.table.kind, decode.table.kind
+    may_exchange = (one.fingerprint, one.format) == (other.fingerprint, other.format)
+    return may_exchange and bool((one.stores & other.stores) - view.unready_stores)
 
 
-def _best(
-    request: Request,
-    candidates: Sequence[WorkerStatus],
-    view: ClusterView,
-    scorers: Mapping[str, tuple[float, Scorer]],
-) -> tuple[WorkerStatus, str]:
-    """The winner, and every candidate's scores for the record."""
-    scores = {
-        worker.address: {name: weight * score(request, worker, view) for name, (weight, score) in scorers.items()}
-        for worker in candidates
-    }
-    best = max(candidates, key=lambda w: (sum(scores[w.address].values()), _rendezvous(request, w.address)))
-    record = ", ".join(
-        f"{worker.name}={sum(scores[worker.address].values()):.2f}"
-        f"({' '.join(f'{name} {value:.2f}' for name, value in scores[worker.address].items())})"
-        for worker in candidates
-    )
-    return best, f"{best.name} of {record}"
+def _cheapest(request: Request, pairs: Iterable[tuple[Scored, Scored]]) -> _Way | None:
+    """One with room, if there is any."""
+    ways = []
+    for computes, decode in pairs:
+        row, decode_row = computes.best(request), decode.best(request)
+        if row is not None and decode_row is not None:
+            ways.append(_Way(computes, row, decode, decode_row))
+    if len(ways) < 2:
+        return ways[0] if ways else None
+    return min(ways, key=lambda way: (not way.has_room, way.cost, _rendezvous(request, "\0".join(way.addresses))))
+
+
+def _unpaired(prefills: Sequence[Scored], decodes: Sequence[Scored], rules: Rules) -> str:
+    """Why no prefill worker takes part."""
+    if rules.split == "never":
+        return "the setting says so"
+    kinds = {(each.table.kind.fingerprint, each.table.kind.format) for each in decodes}
+    partners = [each for each in prefills if (each.table.kind.fingerprint, each.table.kind.format) in kinds]
+    if not any(each.is_fit.any() for each in partners):
+        return "no prefill worker"
+    return "no kvstore"
+
+
+def _placement(asking: Asking, policy: Policy, way: _Way, reason: str, scored: Sequence[Scored]) -> Placement:
+    request, view = asking.request, asking.view
+    computes, decode = (view.workers[address] for address in way.addresses)
+    sources = known_sources(request, computes, view, asking.names)
+    known = "; known " + ", ".join(f"{view.name_of(s.kvstore)}={s.blocks}" for s in sources) if sources else ""
+    stored = max((source.blocks for source in sources), default=0)
+    if min(stored, (len(request.tokens) - 1) // way.computes.table.block_size) > way.computes.cached[way.row]:
+        # What is known and not worth fetching is not told, or it would be fetched.
+        sources = ()
+    hashes = tuple(asking.names.of(request.tokens, bytes.fromhex(computes.fingerprint), way.computes.table.block_size))
+    record = recorded(asking, (way.computes, way.row), (way.decode, way.decode_row), scored)
+    record = replace(record, policy=policy.name, reason=reason)
+    if not way.is_split:
+        why = f"decode {decode.name}; unsplit: {reason}{known}"
+        return Placement(decode.address, why=why, sources=sources, hashes=hashes, record=record)
+    kvstore, kvstore_why = handover_store(request, computes, decode, view)
+    why = f"prefill {computes.name}; decode {decode.name}; {reason}; kvstore {kvstore_why}{known}"
+    return Placement(decode.address, computes.address, kvstore, why, sources, hashes, record)
 
 
 def _rendezvous(request: Request, address: str) -> bytes:

@@ -8,13 +8,16 @@ Split: prefill draws the first token and decode goes on; unsplit: the decode wor
 every phase. Facts of an earlier attempt never get here: the conductor files stories by request and attempt.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from services.core.block_facts import BlockSource
 from services.core.errors import DiptychError, Draining, InternalError, Overloaded, WorkerLost
+from services.core.ids import BlockHash
 from services.core.plan import TokenLogprobs
 from services.core.request import FinishReason, Request, Role
+from services.scheduler.decision import NOTHING, Decision
 
 NOT_BEGUN = (Overloaded, Draining)
 """What a worker answers when it did not begin: such an attempt does not count."""
@@ -40,6 +43,14 @@ class Placement:
     why: str = ""
     sources: tuple[BlockSource, ...] = ()
     """Stores that hold the beginning of the prompt, for whoever computes it."""
+    hashes: Sequence[BlockHash] = field(default=(), compare=False)
+    """Names of the full blocks of all its tokens; its workers will have them in their caches."""
+    record: Decision = NOTHING
+    """What `why` says in short."""
+
+    def cached_tokens(self, request: Request) -> int:
+        """Tokens of the request that need not be computed, as far as the record says."""
+        return len(request.tokens) - self.record.uncached_tokens if self.record is not NOTHING else 0
 
     @property
     def is_split(self) -> bool:
@@ -154,6 +165,16 @@ class Story:
             effects.append(PassFirstToken(self.placement.decode, fresh[0]))
         self.phase = Phase.ANSWERING
         return effects
+
+    def goes_on(self, first_index: int, ids: Sequence[int]) -> bool:
+        """Tokens of an answer that has begun; True, and they are noted, if just these are to be relayed.
+
+        The short way for what is nearly every event; all else takes `tokens`.
+        """
+        if self.phase is not Phase.ANSWERING or first_index != len(self._emitted) or not ids:
+            return False
+        self._emitted.extend(ids)
+        return True
 
     def finished(self, worker: str, reason: FinishReason) -> list[Effect]:
         """A worker is done with its part."""

@@ -7,12 +7,15 @@ from opentelemetry.trace import Span
 from services.core.blocks import BlockNames
 from services.core.ids import RequestKey
 from services.core.request import Request
-from services.pb import session_pb2
+from services.pb import operations_pb2, session_pb2
 from services.runtime.session import Session
 from services.runtime.timeline import Timeline
 from services.scheduler.story import Placement, Story
 
 UpSession = Session[session_pb2.Up]
+
+MOST_PLACES = 8
+"""Placements of one request that are remembered; the earliest are forgotten."""
 
 ATTEMPTS_PER_START = 256
 """A gateway counts the schedulers it tried; each scheduler counts its own attempts below that, so that no two attempts
@@ -41,8 +44,12 @@ class Ticket:
     """The attempt it is filed under."""
     names: BlockNames
     """Of its blocks, in every attempt."""
+    level: int = 0
+    """Importance of its traffic class."""
     placement: Placement | None = None
-    """The latest, for the record."""
+    """The latest."""
+    places: list[tuple[int, Placement]] = field(default_factory=list)
+    """The latest few and the attempts they were for, for the record."""
     queued_until: float | None = None
     """When waiting for a place ends; kept while no worker has begun."""
     cached_tokens: int = 0
@@ -50,8 +57,31 @@ class Ticket:
     """Workers on which it counts in the cluster view."""
 
     @property
+    def model(self) -> str:
+        """Digest of the model that its gateway serves; empty: any."""
+        return self.session.peer.fingerprint
+
+    def note(self, placement: Placement) -> None:
+        """The current attempt has a place."""
+        self.placement = placement
+        self.places = [*self.places[1 - MOST_PLACES :], (self.key.attempt, placement)]
+
+    @property
     def key(self) -> RequestKey:
         return self.story.request.key
+
+    def holding(self, now: float) -> operations_pb2.Holding:
+        """For Audit."""
+        return operations_pb2.Holding(
+            kind="story",
+            request_id=self.key.request_id,
+            attempt=self.key.attempt,
+            age_seconds=now - self.began,
+            count=1,
+            state=self.story.phase.value,
+            owner=self.session.owner,
+            last_heard_seconds=now - self.session.heard_at,
+        )
 
 
 @dataclass(slots=True)
@@ -62,6 +92,11 @@ class Outbox:
 
     def add(self, ticket: Ticket, event: session_pb2.Event) -> None:
         self._letters.setdefault(id(ticket.session), (ticket.session, []))[1].append(event)
+
+    def pass_on(self, ticket: Ticket, event: session_pb2.Event) -> None:
+        """A worker's event as it came, under the gateway's name of the attempt."""
+        event.attempt = ticket.gateway_key.attempt
+        self.add(ticket, event)
 
     def flush(self) -> None:
         for session, events in self._letters.values():

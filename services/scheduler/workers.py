@@ -8,6 +8,7 @@ import logging
 import time
 
 from services.core.errors import DiptychError
+from services.core.step_cost import StepCost
 from services.pb import operations_pb2, operations_pb2_grpc, session_pb2, session_pb2_grpc
 from services.runtime import dial
 from services.runtime.directory import Directory
@@ -16,14 +17,16 @@ from services.runtime.process import Process
 from services.runtime.session import Session, Terms
 from services.runtime.session_pool import SessionPool
 from services.runtime.telemetry import Telemetry
-from services.scheduler.cluster_view import ClusterView, WorkerStatus
+from services.scheduler.cluster_view import ClusterView
 from services.scheduler.conductor import Conductor
 from services.scheduler.settings import Settings
+from services.scheduler.worker_status import BLOCK_SIZE, STEP_SECONDS, WorkerStatus
 
 log = logging.getLogger(__name__)
 
 WORKER_SERVICES = ("prefill", "decode")
 REFRESH_SECONDS = 0.5
+NO_COST = StepCost(0.0, 0.0, 0.0)
 SILENT_SECONDS = 1.2
 """A worker that has said nothing for so long is asked."""
 
@@ -133,7 +136,7 @@ class Workers:
     def _update(self, announcement: operations_pb2.Announcement) -> None:
         if self._pool.session(announcement.address):
             self._heard_at[announcement.address] = time.monotonic()
-            self._view.update(_status(announcement))
+            self._view.update(status_of(announcement), time.monotonic())
             self._conductor.assign()
 
     def _note_stores(self) -> None:
@@ -172,7 +175,8 @@ class Workers:
         self._update(announcement)
 
 
-def _status(announcement: operations_pb2.Announcement) -> WorkerStatus:
+def status_of(announcement: operations_pb2.Announcement) -> WorkerStatus:
+    """A worker's word, as the scheduler files it."""
     load = announcement.load
     return WorkerStatus(
         address=announcement.address,
@@ -189,4 +193,16 @@ def _status(announcement: operations_pb2.Announcement) -> WorkerStatus:
         waiting_tokens=load.waiting_tokens,
         stores=frozenset(announcement.stores),
         near_stores=frozenset(announcement.near_stores),
+        cost=_cost(load),
+        step_seconds=load.step_seconds or STEP_SECONDS,
+        block_size=load.block_size or BLOCK_SIZE,
+        context_tokens=load.context_tokens,
+        own_tokens=load.own_tokens,
+        max_context=load.max_context,
     )
+
+
+def _cost(load: operations_pb2.Load) -> StepCost | None:
+    """None where nothing is fitted."""
+    cost = StepCost(load.cost_fixed, load.cost_per_token, load.cost_per_token_context, load.cost_per_context)
+    return cost if cost != NO_COST else None

@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from services.cli.cluster import LocalCluster
 from services.cli.layout import ClusterLayout
 from services.pb import inference_pb2, inference_pb2_grpc
@@ -25,11 +27,22 @@ async def decided(cluster: LocalCluster) -> inference_pb2.Decision:
     return decision
 
 
+def weighed(decision: inference_pb2.Decision) -> None:
+    """Every worker stands in the record in every role it may have, with what it would have cost."""
+    found = {(each.role, each.worker) for each in decision.candidates}
+    assert found == {("prefill", "prefill-0"), ("decode", "decode-0"), ("local", "decode-0")}
+    assert (decision.policy, decision.others, decision.uncached_tokens) == ("ours", 0, len(PROMPT))
+    assert decision.ttft_seconds > 0 < decision.itl_seconds
+    for each in decision.candidates:
+        assert each.cost_seconds == pytest.approx(sum(term.seconds for term in each.terms))
+
+
 async def test_blocks_go_through_a_near_store_and_are_found_again_while_one_store_lives(tmp_path: Path) -> None:
     layout = ClusterLayout(model=prepared_tiny_model(tmp_path), kvstore=2, drain_seconds=2.0)
     async with local_cluster(tmp_path / "cluster", layout) as cluster:
         names = {cluster.announcement(name).address: name for name in ("kvstore-0", "kvstore-1")}
         first = await decided(cluster)
+        weighed(first)
         gone = names[first.kvstore]
         assert f"kvstore {gone} near prefill-0 and decode-0" in first.why
         async with asyncio.timeout(20):

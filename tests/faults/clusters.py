@@ -32,6 +32,7 @@ class Shape:
     max_running: int = 8
     way: Literal["near", "far"] = "near"
     """Whether workers copy into the stores' memory, or stream."""
+    scheduler: int = 1
 
 
 SMALL = Shape()
@@ -59,6 +60,7 @@ def layout(model: Path, shape: Shape = SMALL, faults: Mapping[str, Plants] | Non
         prefill=shape.prefill,
         decode=shape.decode,
         kvstore=shape.kvstore,
+        scheduler=shape.scheduler,
         fields=fields,
         drain_seconds=3,
     )

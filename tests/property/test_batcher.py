@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from services.core.batch_events import Event
 from services.core.batch_limits import BatchLimits
 from services.core.ids import RequestId, RequestKey
+from services.core.prefix_fetch import FetchCost, KnownPrefix
 from services.core.request import Request, Role, Sampling, Stopping
 from services.core.step_cost import StepCost
 from tests.support.batch_world import BatchWorld
@@ -54,6 +55,11 @@ def request_of(
     return Request(key, prompt, Sampling(), stopping, role=role, priority=priority, salt=salt)
 
 
+def prefix_of(blocks: int) -> KnownPrefix:
+    """Cheaper than computing from the second block on."""
+    return KnownPrefix(blocks, FetchCost(1.5, 0.1))
+
+
 STOPPINGS = st.builds(
     Stopping,
     max_tokens=st.integers(1, 8),
@@ -77,9 +83,14 @@ class BatcherMachine(RuleBasedStateMachine):
     def begin(self, limits: BatchLimits) -> None:
         self.world = BatchWorld(limits)
 
-    @rule(request=REQUESTS, emitted=st.integers(0, 3), patience=st.none() | st.sampled_from((2.0, 5.0)))
-    def add(self, request: Request, emitted: int, patience: float | None) -> None:
-        self.world.add(request, emitted, patience)
+    @rule(
+        request=REQUESTS,
+        emitted=st.integers(0, 3),
+        patience=st.none() | st.sampled_from((2.0, 5.0)),
+        prefix=st.builds(prefix_of, st.integers(0, 12)),
+    )
+    def add(self, request: Request, emitted: int, patience: float | None, prefix: KnownPrefix) -> None:
+        self.world.add(request, emitted, patience, prefix)
 
     @precondition(lambda self: self.world.stories)
     @rule(pick=PICKS)
@@ -145,7 +156,8 @@ def add_some(world: BatchWorld, random: Random) -> None:
     prompt = random.choice(STEMS)[: random.choice((1, 2, 3, 4, 8, 12))]
     salt = random.choice((b"", b"", b"tenant"))
     request = request_of(random.choice(tuple(Role)), prompt, stopping, random.randint(0, 2), salt)
-    world.add(request, random.choice((0, 0, 2)), random.choice((None, None, 20.0)))
+    prefix = prefix_of(random.choice((0, 2, 12)))
+    world.add(request, random.choice((0, 0, 2)), random.choice((None, None, 20.0)), prefix)
 
 
 def something_happens(world: BatchWorld, random: Random) -> None:

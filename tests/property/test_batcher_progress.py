@@ -39,7 +39,7 @@ def steps_in_front(limits: BatchLimits, request: Request) -> int:
 @settings(max_examples=60, deadline=None)
 def test_whoever_preempts_whom_all_end_in_as_many_steps_as_one_after_the_other(seed: int) -> None:
     random = Random(seed)
-    world = BatchWorld(some_limits(random))
+    world = BatchWorld(some_limits(random), copied=frozenset())
     for _ in range(8):
         world.add(some_request(random, random.randint(0, MOST_IMPORTANT)), 0, None)
         for _ in range(random.randint(0, 4)):
@@ -57,7 +57,7 @@ def test_whoever_preempts_whom_all_end_in_as_many_steps_as_one_after_the_other(s
 def test_an_endless_stream_of_more_important_requests_only_delays(seed: int) -> None:
     random = Random(seed)
     limits = some_limits(random)
-    world = BatchWorld(limits)
+    world = BatchWorld(limits, copied=frozenset())
     world.add(some_request(random, 0), 0, None)
     (modest,) = world.stories.values()
     ahead = limits.max_waiting + limits.max_running + 1

@@ -79,8 +79,8 @@ class StoryMachine(RuleBasedStateMachine):
         self.carry_out(self.story.placed(placement))
 
     @precondition(lambda self: any(role is not Role.DECODE for role in self.roles.values()))
-    @rule(data=st.data(), count=st.integers(1, 3), repeat=st.booleans())
-    def draw(self, data: st.DataObject, count: int, repeat: bool) -> None:
+    @rule(data=st.data(), count=st.integers(1, 3), repeat=st.booleans(), is_short=st.booleans())
+    def draw(self, data: st.DataObject, count: int, repeat: bool, is_short: bool) -> None:
         able = sorted(worker for worker, role in self.roles.items() if role is not Role.DECODE)
         worker = data.draw(st.sampled_from(able))
         first = self.drawn[worker]
@@ -92,7 +92,11 @@ class StoryMachine(RuleBasedStateMachine):
         if not ids:
             return
         self.drawn[worker] = first + len(ids)
-        self.carry_out(self.story.tokens(worker, first, ids, logprobs_of(ids)))
+        if is_short and self.story.goes_on(first, ids):
+            self.carry_out([Relay(first, ids, logprobs_of(ids))])
+            assert not self.story.goes_on(first, ids), "tokens go on twice"
+        else:
+            self.carry_out(self.story.tokens(worker, first, ids, logprobs_of(ids)))
         if repeat:
             self.carry_out(self.story.tokens(worker, first, ids, logprobs_of(ids)))
         if worker in self.roles and self.drawn[worker] == len(ANSWER):

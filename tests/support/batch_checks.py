@@ -22,6 +22,10 @@ class Story:
     ending: FinishReason | str | None = None
     computed: int | None = None
     """Positions, by its latest chunk; unknown before that and after a preemption."""
+    known_blocks: int = 0
+    """Blocks that a store claims to hold."""
+    landed: set[int] = field(default_factory=set)
+    """Indexes of blocks that were filled since it started."""
 
     @property
     def known(self) -> tuple[int, ...]:
@@ -67,11 +71,15 @@ def check_plan(stories: Stories, limits: BatchLimits, plan: StepPlan | None, hol
     lengths = [len(chunk.tokens) for chunk in chunks.values()]
     singles = sum(1 for length in lengths if length == 1)
     assert sum(lengths) <= max(limits.step_seconds, singles + limits.block_size), "over the budget"
-    unfinished = {key for key in computable if key not in chunks or chunks[key].draw is None}
+    size = limits.block_size
+    gaps = {key for key, chunk in chunks.items() if (chunk.start + len(chunk.tokens)) / size in stories[key].landed}
+    unfinished = {key for key in computable - gaps if key not in chunks or chunks[key].draw is None}
     assert not unfinished or sum(lengths) >= limits.step_seconds, "work is left, and budget too"
     for key, chunk in chunks.items():
         known = stories[key].known
         end = chunk.start + len(chunk.tokens)
+        computed = range(chunk.start // size, -(-end // size))
+        assert not stories[key].landed.intersection(computed), "a block that has landed is computed again"
         assert chunk.tokens == known[chunk.start : end] != ()
         assert len(chunk.blocks) * limits.block_size >= end
         assert (chunk.draw is not None) == (end == len(known))

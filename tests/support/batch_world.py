@@ -24,6 +24,7 @@ from services.core.blocks import hashes, root
 from services.core.errors import DeadlinePassed, InternalError, NeverFits, Overloaded
 from services.core.ids import RequestId, RequestKey
 from services.core.plan import StepPlan
+from services.core.prefix_fetch import NOTHING_KNOWN, KnownPrefix
 from services.core.request import FinishReason, Request, Role
 from tests.support.batch_checks import Story, check_admission, check_order, check_plan
 from tests.support.cell_engine import CellEngine, expected_answer
@@ -35,9 +36,10 @@ STEP_SECONDS = 0.25
 class BatchWorld:
     """Every verb is legal at any time; `pick` chooses among what there is."""
 
-    def __init__(self, limits: BatchLimits) -> None:
+    def __init__(self, limits: BatchLimits, copied: frozenset[Role] = frozenset(Role)) -> None:
         self.limits = limits
-        self.batcher = Batcher(limits, FINGERPRINT)
+        self.copied = copied
+        self.batcher = Batcher(limits, FINGERPRINT, copied)
         self.engine = CellEngine(limits)
         self.stories: dict[RequestKey, Story] = {}
         self.fetches: list[tuple[RequestKey, FetchBlock]] = []
@@ -48,7 +50,7 @@ class BatchWorld:
 
     # --- requests
 
-    def add(self, request: Request, emitted: int, patience: float | None) -> None:
+    def add(self, request: Request, emitted: int, patience: float | None, prefix: KnownPrefix = NOTHING_KNOWN) -> None:
         """A resumed request continues its own answer after `emitted` tokens; a refused one changes nothing."""
         answer, _ = expected_answer(request)
         request = replace(
@@ -60,7 +62,7 @@ class BatchWorld:
         before = (self.batcher.num_waiting, self.batcher.holdings(self.now))
         can_fit = self.positions_of(request) <= self.limits.num_blocks * self.limits.block_size
         try:
-            self.batcher.add(request, self.now)
+            self.batcher.add(request, self.now, prefix)
         except (Overloaded, NeverFits) as refusal:
             assert before == (self.batcher.num_waiting, self.batcher.holdings(self.now))
             assert isinstance(refusal, NeverFits) != can_fit
@@ -68,7 +70,9 @@ class BatchWorld:
             return
         assert can_fit, "a request that never fits is taken"
         rank = (self.now - request.priority * self.limits.head_start, len(self.stories))
-        story = Story(request, rank, list(request.emitted), awaits_first=request.role is Role.DECODE)
+        story = Story(
+            request, rank, list(request.emitted), awaits_first=request.role is Role.DECODE, known_blocks=prefix.blocks
+        )
         self.stories[request.key] = story
 
     def positions_of(self, request: Request) -> int:
@@ -126,7 +130,9 @@ class BatchWorld:
         """A late copy writes too: nobody else may have the block by then."""
         key, wanted = self.fetches.pop(pick % len(self.fetches))
         size = self.limits.block_size
-        tokens = self.stories[key].request.tokens[wanted.index * size : (wanted.index + 1) * size]
+        story = self.stories[key]
+        tokens = story.known[wanted.index * size : (wanted.index + 1) * size]
+        story.landed.add(wanted.index)
         self.engine.cells[wanted.block] = list(tokens)
         self.batcher.landed(key, wanted.index)
         self.batcher.landed(key, wanted.index)
@@ -169,13 +175,18 @@ class BatchWorld:
             match event:
                 case Preempted():
                     story.computed = None
+                    story.landed.clear()
                 case Reserved(key, fetch):
-                    assert story.request.role is Role.DECODE
                     self.check_names(story, fetch)
+                    if story.request.role is not Role.DECODE:
+                        assert fetch and fetch[-1].index < story.known_blocks, "nobody claims to have these"
+                        assert (fetch[-1].index + 1) * self.limits.block_size < len(story.known), (
+                            "none left to draw from"
+                        )
                     self.fetches += [(key, wanted) for wanted in fetch]
                 case Sealed(_, sealed):
                     self.check_names(story, sealed)
-                    self.copies += sealed if story.request.role is Role.PREFILL else ()
+                    self.copies += sealed if story.request.role in self.copied else ()
                 case Emitted(_, index, token):
                     assert index == len(story.emitted)
                     story.emitted.append(token)

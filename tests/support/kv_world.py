@@ -3,6 +3,7 @@
 import asyncio
 import random
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -138,6 +139,29 @@ class Worker:
         no_more: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
         calls = ReaderCalls(landed.put_nowait, no_more.set_result)
         return Reading(self.client.claim(Lane(request, self.store, traceparent), calls), landed, no_more)
+
+    def keep(self, request: RequestKey) -> Writing:
+        done: list[BlockId] = []
+        published: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+        calls = WriterCalls(done.append, published.set_result)
+        return Writing(self.client.keep(Lane(request, self.store, ""), calls), done, published)
+
+    async def keep_all(self, request: RequestKey, block_hashes: Sequence[BlockHash]) -> Published:
+        """Fills the cache with the blocks of these hashes and offers them for the store's; every block is done once."""
+        self.memory.fill(block_hashes)
+        writing = self.keep(request)
+        writing.publication.add(sealed(block_hashes))
+        writing.publication.finish()
+        published = await within(writing.published)
+        assert sorted(writing.done) == list(range(len(block_hashes)))
+        return published
+
+    def borrow(self, request: RequestKey, block_hashes: Sequence[BlockHash]) -> Reading:
+        landed: asyncio.Queue[int] = asyncio.Queue()
+        no_more: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+        calls = ReaderCalls(landed.put_nowait, no_more.set_result)
+        lane = Lane(request, self.store, "")
+        return Reading(self.client.borrow(lane, wanted(block_hashes), time.monotonic(), calls), landed, no_more)
 
     def counted(self, name: str) -> dict[str, float]:
         """Values of a counter that are not 0, by its labels as they are exported."""

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -24,8 +25,13 @@ def prepared_tiny_model(directory: Path) -> Path:
 
 @asynccontextmanager
 async def local_cluster(directory: Path, layout: ClusterLayout) -> AsyncIterator[LocalCluster]:
-    """A ready cluster with its logs in `directory`; on leaving, no process of it may live."""
+    """A ready cluster with its logs in `directory`; on leaving, no process of it may live.
+
+    Requests are split wherever they can be, unless the layout says otherwise: a test is to know which way they go.
+    """
     directory.mkdir(parents=True, exist_ok=True)
+    scheduler = {"split": "always", **layout.fields.get("scheduler", {})}
+    layout = replace(layout, fields={**layout.fields, "scheduler": scheduler})
     cluster = LocalCluster(layout, directory, os.environ)
     try:
         async with cluster:

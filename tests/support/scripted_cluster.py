@@ -37,6 +37,7 @@ from tests.support.scripted_runner import ScriptedRunner
 
 VOCAB = 1000
 NO_FAULTS: Mapping[str, dict[str, float]] = {}
+NOTHING_MORE: Mapping[str, object] = {}
 LIMITS = BatchLimits(
     block_size=16,
     num_blocks=64,
@@ -191,10 +192,12 @@ async def scripted_cluster(
     faults: Mapping[str, dict[str, float]] = NO_FAULTS,
     queue_timeout: float = 3,
     stores: int = 1,
+    scheduling: Mapping[str, object] = NOTHING_MORE,
 ) -> AsyncIterator[ScriptedCluster]:
     """Ready: every worker in the scheduler's view, every store reached by all of them. Nothing may be held at the end.
 
-    `faults` are planted by kind of service.
+    `faults` are planted by kind of service; `scheduling` are more of the scheduler's settings. Requests
+    are split wherever they can be, unless these say otherwise.
     """
     addresses = {f"kvstore-{n}": address() for n in range(stores)} | {f"prefill-{n}": address() for n in range(prefill)}
     addresses |= {f"decode-{n}": address() for n in range(decode)} | {"scheduler-0": address()}
@@ -210,9 +213,9 @@ async def scripted_cluster(
                 case "kvstore":
                     member = await run(stack, kind, KVStoreSettings(capacity_bytes=4 << 20, **fields), kvstore)
                 case "scheduler":
-                    chosen = SchedulerSettings(
-                        workers=workers, kvstores=kvstores, queue_timeout=queue_timeout, **fields
-                    )
+                    fields |= {"workers": workers, "kvstores": kvstores, "queue_timeout": queue_timeout}
+                    fields |= {"split": "always", **scheduling}
+                    chosen = SchedulerSettings(**fields)
                     member = await run(stack, kind, chosen, scheduler)
                 case _:
                     member = await run_worker(stack, kind, fields | {"kvstores": kvstores}, limits)

@@ -15,9 +15,9 @@ def by_name(layout: ClusterLayout) -> dict[str, Member]:
 
 
 def test_every_pool_has_its_size_and_every_process_is_drained_once() -> None:
-    found = by_name(ClusterLayout(prefill=2, decode=3, kvstore=1))
+    found = by_name(ClusterLayout(prefill=2, decode=3, kvstore=1, scheduler=2))
     assert set(found) == {
-        *("gateway-0", "scheduler-0", "kvstore-0"),
+        *("gateway-0", "scheduler-0", "scheduler-1", "kvstore-0"),
         *("prefill-0", "prefill-1"),
         *("decode-0", "decode-1", "decode-2"),
     }
@@ -38,7 +38,7 @@ def test_settings_are_told_by_environment_and_more_fields_win() -> None:
         assert member.environment[f"DIPTYCH_{member.service.upper()}__EXIT_WITH_PARENT"] == "true"
 
 
-@pytest.mark.parametrize("sizes", [{"decode": 0}, {"prefill": -1}, {"kvstore": -1}, {"kvstore": 0}])
+@pytest.mark.parametrize("sizes", [{"decode": 0}, {"prefill": -1}, {"kvstore": -1}, {"kvstore": 0}, {"scheduler": 0}])
 def test_a_cluster_that_could_not_answer_is_refused_with_the_option_named(sizes: dict[str, int]) -> None:
     with pytest.raises(CommandError, match="--"):
         ClusterLayout(**sizes)  # type: ignore[arg-type]

@@ -93,7 +93,7 @@ def test_all_blocks_cached_leaves_only_the_first_token_to_wait_for() -> None:
     assert worker.lengths() == {"b": 1}
 
 
-def test_what_does_not_land_is_computed_here_from_the_first_gap_on() -> None:
+def test_only_what_does_not_land_is_computed_here() -> None:
     worker = Worker()
     worker.add(request("a", range(12), role=Role.DECODE))
     reserved(worker)
@@ -102,7 +102,9 @@ def test_what_does_not_land_is_computed_here_from_the_first_gap_on() -> None:
     worker.batcher.landed(key("a"), 0)
     worker.batcher.no_more(key("a"))
     worker.batcher.check_invariants()
-    assert worker.lengths() == {"a": 9}
+    assert worker.lengths() == {"a": 4}
+    worker.batcher.check_invariants()
+    assert worker.lengths() == {"a": 1}
 
 
 def test_a_copy_that_failed_ends_only_its_own_block() -> None:

@@ -53,6 +53,18 @@ def test_a_request_that_cannot_be_taken_is_refused_and_changes_nothing(bad: obje
     assert [holding.key for holding in worker.batcher.holdings(0.0)] == [key("here")]
 
 
+def test_a_worker_without_a_queue_takes_what_runs_at_once_and_no_more() -> None:
+    worker = Worker(replace(LIMITS, max_waiting=0, max_running=2))
+    worker.add(request("a", (1,)), request("b", (2,)))
+    with pytest.raises(Overloaded):
+        worker.add(request("c", (3,)))
+    worker.batcher.admit(0.0)
+    with pytest.raises(Overloaded):
+        worker.add(request("c", (3,)))
+    worker.batcher.cancel(key("a"))
+    worker.add(request("c", (3,)))
+
+
 def test_prefill_needs_no_room_for_the_answer() -> None:
     worker = Worker(replace(LIMITS, num_blocks=2))
     worker.add(request("a", range(8), max_tokens=50, role=Role.PREFILL))

@@ -42,6 +42,14 @@ def test_a_list_of_addresses_reaches_the_service(monkeypatch: pytest.MonkeyPatch
     assert list(settings.model_dump()["schedulers"]) == addresses
 
 
+def test_a_traffic_class_reaches_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = render(component("scheduler", settings={"classes": {"batch": {"level": -1, "shares": {"acme": 2.0}}}}))
+    for field, value in fields_set(documents, "scheduler").items():
+        monkeypatch.setenv(f"DIPTYCH_SCHEDULER__{field.upper()}", value)
+    settings = load(settings_schema.settings_type("scheduler"), "scheduler")
+    assert settings.model_dump()["classes"]["batch"]["shares"] == {"acme": 2.0}
+
+
 def test_a_large_number_arrives_as_it_was_given() -> None:
     documents = render(component("decode", settings={"num_blocks": 100_000_000}))
     assert fields_set(documents, "decode")["num_blocks"] == "100000000"

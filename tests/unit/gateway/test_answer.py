@@ -11,6 +11,7 @@ from services.core.plan import TokenLogprobs
 from services.core.request import FinishReason, Request, Sampling, Stopping
 from services.gateway.answer import Answer, Usage, total_usage
 from services.gateway.detokenizer import Detokenizer
+from services.gateway.grpc_codec import decision_to_pb
 from services.gateway.transcript import Transcript
 from services.pb import session_pb2
 from services.runtime.codec import failed_event, finished_event, tokens_event
@@ -151,6 +152,26 @@ def test_text_held_back_for_a_stop_string_is_in_the_last_delta() -> None:
     answer.take(finished_event(KEY, FinishReason.LENGTH), 13.0)
     assert answer.take_delta().text == "lo"
     assert answer.reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_every_place_that_the_scheduler_gave_an_attempt_is_a_decision_with_its_record(has_failed: bool) -> None:
+    answer = answer_of()
+    ended = failed_event(KEY, Overloaded("full")) if has_failed else finished_event(KEY, FinishReason.STOP)
+    candidate = session_pb2.PlacementCandidate(role="decode", worker="d2", cost_seconds=0.5, cached_blocks=2)
+    ended.placements.add(decode="d1", why="it was there")
+    ended.placements.add(decode="d2", why="the other was lost", policy="ours", others=3, candidates=[candidate])
+    try:
+        answer.take(ended, 12.0)
+    except Overloaded:
+        assert has_failed
+    assert [(each.decode, each.why) for each in answer.decisions] == [
+        ("d1", "it was there"),
+        ("d2", "the other was lost"),
+    ]
+    told = decision_to_pb(answer.decisions[1])
+    assert (told.decode, told.policy, told.others) == ("d2", "ours", 3)
+    assert [(each.worker, each.cost_seconds, each.cached_blocks) for each in told.candidates] == [("d2", 0.5, 2)]
 
 
 def test_a_lost_scheduler_leaves_the_answer_open_for_another_and_its_time_under_its_name() -> None:

@@ -45,7 +45,11 @@ def test_every_field_arrives() -> None:
         stop="x",
         stop_token_ids=[5],
         ignore_eos=True,
+        user="me",
+        service_tier="flex",
+        priority=-2,
     )
+    assert (ask.user, ask.service_tier, ask.priority) == ("me", "flex", -2)
     assert (ask.model, ask.temperature, ask.top_p, ask.top_k, ask.min_p) == ("m", 0.0, 0.5, 4, 0.1)
     assert (ask.seed, ask.max_tokens, ask.max_tokens_field, ask.min_tokens) == (-3, 9, "max_completion_tokens", 2)
     assert (ask.stop, ask.stop_token_ids, ask.ignore_eos) == (("x",), (5,), True)
@@ -82,7 +86,6 @@ def test_fields_that_ask_for_nothing_pass() -> None:
         "tools": [],
         "tool_choice": "auto",
         "response_format": {"type": "text"},
-        "user": "me",
         "metadata": {"a": 1},
         "store": True,
         "parallel_tool_calls": True,

@@ -67,6 +67,10 @@ def test_a_number_out_of_range_is_refused_by_name(field: str, value: float) -> N
         ("stop_token_ids", (VOCAB,)),
         ("stop_token_ids", (-1,)),
         ("stop_token_ids", (1, 2, 3)),
+        ("priority", 9),
+        ("priority", -9),
+        ("user", "x" * 513),
+        ("service_tier", "platinum"),
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_name(field: str, value: object) -> None:

@@ -233,7 +233,7 @@ def test_the_cache_takes_what_there_is_room_for_and_needs_nothing_twice() -> Non
     store.offer(WRITER, Offer(R, 0, [X]), 0.0)
     notices = store.offer(OTHER, Offer(S, 0, [X, Y, Z], is_cache=True), 0.0)
     assert notices == [granted(store, OTHER, S, Y)._replace(refused=(Z,), not_needed=(X,))]
-    assert store.offer(OTHER, Offer(S, 0, [Y], is_cache=True), 0.0) == []
+    assert store.offer(OTHER, Offer(S, 0, [Y], is_cache=True), 0.0) == [Wanted(OTHER, S, not_needed=(Y,))]
     assert seal(store, OTHER, S, Y) == []
     assert (store.index.num_cached, store.index.num_pins) == (1, 0)
     assert store.offer(WRITER, Offer(S, 0, [Y], is_cache=True), 0.0) == [Wanted(WRITER, S, not_needed=(Y,))]

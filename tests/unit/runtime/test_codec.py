@@ -39,6 +39,8 @@ requests = st.builds(
     role=st.sampled_from(Role),
     salt=st.binary(max_size=8),
     priority=st.integers(-9, 9),
+    client=st.text("abc", max_size=3),
+    traffic_class=st.text("abc", max_size=3),
 )
 short_hashes = st.lists(st.binary(min_size=SHORT_BYTES, max_size=SHORT_BYTES).map(ShortHash), max_size=3).map(tuple)
 named = st.text("abc", min_size=1)

@@ -80,3 +80,65 @@ async def test_work_that_is_cancelled_before_it_begins_is_never_done(thread: Tra
     assert await first == "copied"
     await thread.run(lambda: None)
     assert not done
+
+
+async def test_the_next_piece_of_work_has_begun_before_the_outcome_of_one_is_looked_at(thread: TransferThread) -> None:
+    begun = [threading.Event() for _ in range(3)]
+    took: list[int] = []
+
+    def work(number: int) -> int:
+        begun[number].set()
+        return number
+
+    def look(number: int) -> None:
+        later = begun[number + 1 : number + 2]
+        assert all(each.wait(5) for each in later)
+        took.append(number)
+
+    await thread.run_each((partial(work, number) for number in range(3)), look)
+    assert took == [0, 1, 2]
+
+
+@pytest.mark.parametrize("who", ["work", "took"])
+async def test_what_one_of_many_raises_is_raised_when_no_other_runs(thread: TransferThread, who: str) -> None:
+    running, may_end, done = threading.Event(), threading.Event(), threading.Event()
+
+    def work(number: int) -> int:
+        if number == 0 and who == "work":
+            raise KVCorrupt("bad")
+        if number == 1:
+            running.set()
+            assert may_end.wait(5)
+            done.set()
+        return number
+
+    def took(number: int) -> None:
+        assert running.wait(5)
+        asyncio.get_running_loop().call_later(0.01, may_end.set)
+        raise KVCorrupt("bad")
+
+    asyncio.get_running_loop().call_later(0.1 if who == "work" else 5, may_end.set)
+    works = [partial(work, number) for number in range(5)]
+    with pytest.raises(KVCorrupt):
+        await thread.run_each(works, took)
+    assert running.is_set() == done.is_set()
+
+
+async def test_many_pieces_of_work_that_are_cancelled_end_with_the_one_that_runs(thread: TransferThread) -> None:
+    running, may_end = threading.Event(), threading.Event()
+    count: list[int] = []
+
+    def work() -> None:
+        running.set()
+        assert may_end.wait(5)
+        count.append(1)
+
+    task = asyncio.create_task(thread.run_each([work] * 4, lambda _: None))
+    await asyncio.to_thread(running.wait, 5)
+    task.cancel()
+    await asyncio.wait([task], timeout=0.05)
+    assert not task.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert count == [1]

@@ -1,5 +1,6 @@
 """The conductor alone, with a recorder where its workers would be: what it sends, and when."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -8,7 +9,7 @@ from services.core.block_facts import Facts, Stock, short
 from services.core.blocks import BlockNames
 from services.core.errors import Draining
 from services.core.ids import RequestId, RequestKey
-from services.core.request import Request, Sampling, Stopping
+from services.core.request import FinishReason, Request, Sampling, Stopping
 from services.pb import session_pb2
 from services.runtime import codec
 from services.scheduler.cluster_view import ClusterView
@@ -26,8 +27,10 @@ class Line:
     def __init__(self, fingerprint: str = "") -> None:
         self.peer = session_pb2.Hello(name="gateway", incarnation="life", fingerprint=fingerprint)
         self.heard: list[session_pb2.Event] = []
+        self.messages = 0
 
     def send(self, message: session_pb2.Up) -> None:
+        self.messages += 1
         self.heard.extend(message.events.events)
 
 
@@ -96,11 +99,11 @@ async def test_a_worker_that_drains_is_not_asked_again_and_costs_no_attempt(worl
 
 
 async def test_only_workers_of_the_gateways_model_are_asked(world: World) -> None:
-    world.line = Line(fingerprint="model-a")
-    world.view.update(worker("d", fingerprint="model-b"))
+    world.line = Line(fingerprint="aa" * 32)
+    world.view.update(worker("d", fingerprint="bb" * 32))
     world.start("a")
     assert world.kinds("a") == []
-    world.view.update(worker("e", fingerprint="model-a"))
+    world.view.update(worker("e", fingerprint="aa" * 32))
     world.conductor.assign()
     assert world.kinds("a") == [("e:1", "start")]
 
@@ -113,6 +116,58 @@ async def test_a_finish_for_a_queued_story_takes_it_out_of_the_queue(world: Worl
     world.view.update(worker("d"))
     world.conductor.assign()
     assert world.sent == []
+
+
+def tokens_of(name: str, attempt: int, first: int, *ids: int) -> session_pb2.Event:
+    return codec.tokens_event(RequestKey(RequestId(name), attempt), first, ids)
+
+
+async def test_tokens_leave_under_the_gateways_name_each_once_and_those_of_two_workers_together(world: World) -> None:
+    for name in ("d1", "d2"):
+        world.view.update(worker(name, max_running=1))
+        world.start(f"on-{name}")
+    places = {message.start.request_id: address for address, message in world.sent}
+    for first, ids in ((0, (5,)), (1, (6, 7)), (1, (6, 7, 8))):
+        for name, address in places.items():
+            world.conductor.heard(address, session_pb2.Events(events=[tokens_of(name, 0, first, *ids)]), 0.0)
+        await asyncio.sleep(0)
+    for name in places:
+        told = [event for event in world.line.heard if event.request_id == name]
+        assert [(event.tokens.first_index, tuple(event.tokens.ids)) for event in told] == [
+            (0, (5,)),
+            (1, (6, 7)),
+            (3, (8,)),
+        ]
+        assert all(event.attempt == 0 for event in told)
+    assert world.line.messages == 2 + 1 + 2, "what only goes on is gathered, what is more is not"
+
+
+async def test_a_later_attempts_tokens_bear_the_attempt_that_the_gateway_knows(world: World) -> None:
+    request = Request(RequestKey(RequestId("a"), 3), (1, 2, 3), Sampling(), Stopping(8))
+    world.view.update(worker("d"))
+    world.tell(session_pb2.Down(start=codec.start_to_pb(request, 0.0, "")))
+    for first in range(3):
+        world.conductor.heard("d:1", session_pb2.Events(events=[tokens_of("a", 3 * 256, first, first)]), 0.0)
+    await asyncio.sleep(0)
+    assert [(event.attempt, *event.tokens.ids) for event in world.line.heard] == [(3, 0), (3, 1), (3, 2)]
+
+
+async def test_the_last_event_says_what_every_place_was_weighed_against(world: World) -> None:
+    for name in ("d1", "d2"):
+        world.view.update(worker(name))
+    world.start("a")
+    [(first, _)] = world.kinds("a")
+    fault = session_pb2.Events(events=[codec.failed_event(RequestKey(RequestId("a"), 0), Draining("leaving"))])
+    world.conductor.heard(first, fault, 0.0)
+    [_, (second, _)] = world.kinds("a")
+    end = codec.finished_event(RequestKey(RequestId("a"), 1), FinishReason.LENGTH)
+    world.conductor.heard(second, session_pb2.Events(events=[tokens_of("a", 1, 0, 5), end]), 0.0)
+    [*_, last] = world.line.heard
+    assert [(place.attempt, place.decode) for place in last.placements] == [(0, first), (1, second)]
+    weighed = [sorted(each.worker for each in place.candidates) for place in last.placements]
+    assert weighed == [["d1", "d2"], [second.removesuffix(":1")]]
+    for candidate in last.placements[0].candidates:
+        assert candidate.cost_seconds == pytest.approx(sum(term.seconds for term in candidate.terms))
 
 
 @pytest.mark.parametrize("is_split", [True, False])

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from services.core.block_facts import BlockSource, Facts, Stock, short
 from services.core.blocks import BlockNames
 from services.core.ids import RequestId, RequestKey
@@ -125,11 +127,24 @@ def test_ties_spread_over_equal_workers_and_the_same_view_gives_the_same_answer(
     assert min(counts) > 25
 
 
+def test_ties_break_the_same_whoever_was_there_before() -> None:
+    names = [f"d{index}" for index in range(4)]
+    changed = view(*(worker(name) for name in ("gone", *reversed(names))))
+    changed.drop("gone:1")
+    for index in range(50):
+        asked = request(f"r{index}")
+        assert place(asked, changed) == place(asked, view(*map(worker, names)))
+
+
 def test_the_record_names_every_candidate_and_its_scores() -> None:
     placement = place(request(), view(worker("d1"), worker("d2", running=2)))
     assert placement is not None
-    assert "d1=2.00" in placement.why
-    assert "few_in_flight 0.50" in placement.why
+    record = placement.record
+    assert (record.decode, record.others, record.reason) == ("d1:1", 0, "no prefill worker")
+    assert [each.worker for each in record.candidates] == ["d1", "d2"]
+    assert [name for name, _ in record.candidates[0].terms][:4] == ["wait", "transfer", "compute", "stall"]
+    for each in record.candidates:
+        assert each.cost == pytest.approx(sum(seconds for _, seconds in each.terms))
 
 
 K, L, M = "k:1", "l:1", "m:1"

@@ -1,0 +1,1 @@
+"""The simulator beside a live cluster on this machine."""

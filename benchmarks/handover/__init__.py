@@ -1,0 +1,1 @@
+"""What moving KV blocks costs, and what is left of it between two tokens."""

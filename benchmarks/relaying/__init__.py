@@ -1,0 +1,1 @@
+"""What the scheduler costs: a decision, and a token that passes through."""

@@ -1,0 +1,67 @@
+"""Seconds of one placement over pools of different sizes, in views as a busy cluster has them."""
+
+import random
+import statistics
+import time
+
+from services.core.blocks import BlockNames
+from services.core.ids import RequestId, RequestKey
+from services.core.request import Request, Sampling, Stopping
+from services.core.step_cost import StepCost
+from services.scheduler.cluster_view import ClusterView
+from services.scheduler.policies import POLICIES
+from services.scheduler.worker_status import WorkerStatus
+
+SEED = 20_26
+FINGERPRINT = "ab" * 32
+FORMAT = "float16/kt1/b16/l30/h3x64"
+PROMPT_TOKENS = 512
+PROMPTS = 50
+"""Different ones, so that later requests find blocks in caches."""
+
+
+def view_of(workers: int) -> ClusterView:
+    """One prefill worker to three decode workers, each with its own speed, load and stores in common."""
+    rng = random.Random(SEED)
+    view = ClusterView()
+    for number in range(workers):
+        cost = StepCost(rng.uniform(2e-3, 4e-3), rng.uniform(2e-4, 5e-4), 1e-8, 1e-7)
+        service = "decode" if number % 4 else "prefill"
+        status = WorkerStatus(
+            address=f"10.0.{number // 250}.{number % 250}:1",
+            name=f"{service}-{number}",
+            service=service,
+            fingerprint=FINGERPRINT,
+            format=FORMAT,
+            is_ready=True,
+            running=rng.randrange(48),
+            waiting=0,
+            max_running=64,
+            blocks_total=8192,
+            blocks_used=rng.randrange(6000),
+            waiting_tokens=rng.randrange(4000),
+            stores=frozenset({"k:1"}),
+            cost=cost,
+            context_tokens=rng.randrange(40_000),
+        )
+        view.update(status, 0.0)
+    return view
+
+
+def decision_seconds(workers: int, requests: int) -> tuple[float, float]:
+    """(median, 95th percentile) of a placement with the count of the one before, block names known."""
+    view, place = view_of(workers), POLICIES["ours"]
+    took = []
+    for number in range(requests):
+        prompt = tuple(random.Random(number % PROMPTS).choices(range(50_000), k=PROMPT_TOKENS))
+        request = Request(RequestKey(RequestId(f"r{number}")), prompt, Sampling(), Stopping(128))
+        names = BlockNames(b"")
+        names.of(prompt, bytes.fromhex(FINGERPRINT), 16)
+        now = number / 100
+        begin = time.perf_counter()
+        placement = place(request, view, names, FINGERPRINT, now)
+        took.append(time.perf_counter() - begin)
+        if placement is not None and not isinstance(placement, Exception):
+            view.placed_on(request, placement.record, now, placement.hashes)
+            view.over(RequestKey(RequestId(f"r{number - 64}")), now, 100)
+    return statistics.median(took), statistics.quantiles(took, n=20)[-1]
