@@ -12,7 +12,7 @@ TORCH := torch==2.13.0
 # One compute thread per worker: two workers with two threads each on two cores are slower than one each.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo serve test test-anchor test-drills test-sweep test-quick lint protos bench bench-peers bench-vllm clean
+.PHONY: help demo serve test test-anchor test-faults test-drills test-sweep test-quick lint protos bench bench-peers bench-vllm clean
 
 help: ## these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,10 +24,13 @@ serve: $(VENV)/.installed ## the local cluster, until Ctrl-C
 	@$(BIN)/diptych up
 
 test: lint $(VENV)/.light ## everything that must be green: lint, types, unit, property, integration, end to end
-	@$(BIN)/python -m pytest -m "not drill and not sweep and not anchor"
+	@$(BIN)/python -m pytest -m "not drill and not sweep and not anchor and not matrix"
 
 test-anchor: $(VENV)/.light ## split == unsplit in full: 200 requests, under every fault, with processes killed (15 minutes)
 	@$(BIN)/python -m pytest -m anchor tests/faults
+
+test-faults: $(VENV)/.light ## every cell of docs/failures.md: each fault in each stage of a request (25 minutes)
+	@$(BIN)/python -m pytest -m matrix tests/faults
 
 test-drills: $(VENV)/.light ## slow drills: a bus outage of 60 s during traffic
 	@$(BIN)/python -m pytest -m drill

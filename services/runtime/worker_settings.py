@@ -36,6 +36,9 @@ class WorkerSettings(ServiceSettings):
     """Most requests that hold blocks at a time."""
     max_waiting: int = Field(default=64, ge=0)
     """Most requests that wait on this worker; more are refused. 0: none but those for which there is a row idle."""
+    head_start: float = Field(default=60.0, ge=0)
+    """Seconds that one level of importance is worth: so much later may a more important request come and go first.
+    Where less important ones are promised a time to their first token, it is a small part of that."""
     max_context: int = Field(default=0, ge=0)
     """Most tokens of a request; 0 takes the model's context, cut to what the KV blocks can hold."""
     step_seconds: float = Field(default=0.18, gt=0)
@@ -87,5 +90,6 @@ class WorkerSettings(ServiceSettings):
             cost=cost,
             watermark_blocks=self.watermark_blocks,
             vocab=model.vocab,
+            head_start=self.head_start,
             even_chunks=self.even_chunks,
         )

@@ -39,6 +39,13 @@ class Accounts:
             self._view.count(worker, -1)
         ticket.counted = workers
 
+    def first_token(self, ticket: Ticket, now: float) -> None:
+        """The present attempt's prompt is computed."""
+        self._view.first_token(ticket.filed, now)
+        if ticket.expected:
+            self._entrance.first_token(ticket.story.request, ticket.expected, now - ticket.began)
+            ticket.expected = 0.0
+
     def refused(self, worker: str, error: DiptychError) -> None:
         """What a worker says of itself by refusing counts until it speaks again."""
         if isinstance(error, Overloaded):

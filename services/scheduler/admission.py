@@ -16,10 +16,12 @@ from collections.abc import Iterator, Sequence
 from services.core.errors import DeadlinePassed, DiptychError, Overloaded, QueueTimeout
 from services.core.ids import RequestKey
 from services.core.request import Request
+from services.scheduler.arrivals import Arrivals
 from services.scheduler.classes import Classes, TrafficClass
 from services.scheduler.drain import Drain
 from services.scheduler.fair_share import FairShare
 from services.scheduler.flow import Flow
+from services.scheduler.foresight import Foresight
 from services.scheduler.lane import Lane, LaneName, Waiting
 from services.scheduler.ranking import Ranking
 from services.scheduler.shedding import Shedding
@@ -48,6 +50,8 @@ class Queue:
         """
         self.classes = Classes(classes)
         self.drain = Drain()
+        self.arrivals = Arrivals()
+        self.foresight = Foresight()
         self.capacity = 0
         """Places there are in the cluster, 0 while unknown; the owner keeps it up to date."""
         self._queue_timeout = queue_timeout
@@ -81,6 +85,7 @@ class Queue:
         traffic = self.classes.of(request.traffic_class)
         rank = now - request.priority * HEAD_START
         self._make_room(request, traffic, rank, now)
+        self.arrivals.came(traffic.level, now)
         if not self._waiting and self._gathering:
             self._opens_at = now + self._gathering
         return self._insert(request, (traffic.name, model), rank, now + self.timeout_of(traffic), is_returned=False)
@@ -185,8 +190,11 @@ class Queue:
         """About the place in the order that it would have if it came now, 1 being the next to be placed.
 
         Its lane is taken to get the share of places that it has had of late, or that its weight gives it if that is
-        more: what waits in other lanes says little of what will come and go before it.
+        more: what waits in other lanes says little of what will come and go before it. While places are free nobody
+        passes.
         """
+        if len(self) < self.capacity - self.drain.running:
+            return len(self) + 1
         traffic = self.classes.of(request.traffic_class)
         name = (traffic.name, model)
         own = 1

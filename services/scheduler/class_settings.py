@@ -24,6 +24,8 @@ class ClassSettings(BaseModel):
     """Names of the workers it may use, `*` for any characters; none: all."""
     shares: dict[str, float] = Field(default_factory=dict)
     """Weights of clients, by the digest the gateway makes of their key, where they are not 1."""
+    max_ttft: float = Field(default=0.0, ge=0)
+    """Seconds to the first token beyond which no more of it are taken; 0: no such bound."""
     max_itl: float = Field(default=0.0, ge=0)
     """Seconds between tokens beyond which no more of it are taken; 0: no such bound."""
 

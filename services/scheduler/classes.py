@@ -30,6 +30,9 @@ class TrafficClass:
     """Names of the workers it may use, with `*` for any characters; none: all."""
     shares: Mapping[str, float] = field(default_factory=dict)
     """Weights of clients by their digest, where they are not 1."""
+    max_ttft: float = 0.0
+    """Seconds to the first token beyond which no more are taken: who is expected to wait longer, for a place and then
+    for the prompts before its own, is refused. 0: no such refusal."""
     max_itl: float = 0.0
     """Seconds from one token to the next beyond which no more are taken: whoever comes is refused if the decode workers
     are expected to be slower when its prompt is computed. 0: no such refusal."""
@@ -37,8 +40,8 @@ class TrafficClass:
     def __post_init__(self) -> None:
         if not (self.weight > 0 and 0 < self.max_running <= 1):
             raise ValueError("weight must be above 0, max_running above 0 and at most 1")
-        if min(self.max_queue, self.queue_timeout, self.max_itl) < 0:
-            raise ValueError("max_queue, queue_timeout and max_itl must not be negative")
+        if min(self.max_queue, self.queue_timeout, self.max_ttft, self.max_itl) < 0:
+            raise ValueError("max_queue, queue_timeout, max_ttft and max_itl must not be negative")
         if not all(share > 0 for share in self.shares.values()):
             raise ValueError("shares of clients must be above 0")
 

@@ -192,7 +192,7 @@ class Conductor:
         try:
             if self._is_draining:
                 raise Draining("this scheduler is leaving")
-            ticket.queued_until = self._entrance.enter(ticket.story.request, ticket.model, now)
+            ticket.queued_until, ticket.expected = self._entrance.enter(ticket.story.request, ticket.model, now)
         except DiptychError as error:
             self._carry_out(ticket, ticket.story.refused(error), now)
         self.assign()
@@ -220,7 +220,7 @@ class Conductor:
             case "tokens":
                 ids, logprobs = tuple(event.tokens.ids), codec.logprobs_from_pb(event.tokens)
                 if story.phase is Phase.STARTED:
-                    self._view.first_token(ticket.filed, now)
+                    self._accounts.first_token(ticket, now)
                 facts = story.tokens(address, event.tokens.first_index, ids, logprobs)
             case "finished":
                 ticket.cached_tokens = max(ticket.cached_tokens, event.finished.cached_tokens)

@@ -6,6 +6,7 @@ long answers are, who was turned away.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
+from typing import NamedTuple
 
 from services.core.errors import DiptychError, Overloaded, QueueTimeout
 from services.core.request import Request
@@ -16,6 +17,15 @@ from services.scheduler.work import Expected, work_of
 
 CAPACITY_SECONDS = 0.2
 """For so long the number of places in the cluster is not looked up again."""
+
+
+class Entered(NamedTuple):
+    """What is known of a request that was let in."""
+
+    until: float
+    """When its waiting ends."""
+    expected: float
+    """Seconds until its first token; 0 where nobody asked."""
 
 
 class Entrance:
@@ -36,11 +46,15 @@ class Entrance:
         """How important its class is."""
         return self.queue.classes.of(request.traffic_class).level
 
-    def enter(self, request: Request, model: str, now: float) -> float:
-        """Queues a new request; returns when its waiting ends. Raises NeverFits or Overloaded."""
+    def enter(self, request: Request, model: str, now: float) -> Entered:
+        """Queues a new request. Raises NeverFits or Overloaded."""
         self._look(now)
-        check(request, self.queue, self._view, model, now)
-        return self.queue.push(request, now, model)
+        expected = check(request, self.queue, self._view, model, now)
+        return Entered(self.queue.push(request, now, model), expected)
+
+    def first_token(self, request: Request, expected: float, took: float) -> None:
+        """Seconds from a request's arrival to its first token, beside what was expected then."""
+        self.queue.foresight.seen(self.class_of(request), expected, took)
 
     def candidates(self, now: float) -> Iterator[Request]:
         """Who may have a place, in order (see `Queue.candidates`)."""

@@ -14,6 +14,7 @@ from services.core.request import Request
 from services.scheduler.admission import Queue
 from services.scheduler.classes import TrafficClass
 from services.scheduler.cluster_view import ClusterView, WorkerStatus
+from services.scheduler.load_estimates import LoadEstimates
 
 CERTAINTY = 0.7
 """Of the time that a request may wait, the part that its expected wait may take: so most who are let in are in time."""
@@ -26,15 +27,17 @@ class Outlook:
     wait: float
     """Seconds until it has a place; 0 also where nothing is known."""
     landing: float
-    """Seconds until its prompt would be computed."""
+    """Seconds until its prompt would be computed, behind those that are on the same worker now."""
     rows: float
     """Requests that this scheduler would have on the decode workers then, itself among them."""
     itl: float
     """Seconds from token to token then; 0 where no worker says what its steps cost."""
 
 
-def check(request: Request, queue: Queue, view: ClusterView, model: str, now: float) -> None:
-    """Raises ContextTooLong, NeverFits, or Overloaded with the time after which it may be otherwise.
+def check(request: Request, queue: Queue, view: ClusterView, model: str, now: float) -> float:
+    """Seconds until its first token, as expected; 0 of a class without bounds.
+
+    Raises ContextTooLong, NeverFits, or Overloaded with the time after which it may be otherwise.
 
     One whose time is up already is left to the queue, which knows what to tell it.
     """
@@ -47,11 +50,18 @@ def check(request: Request, queue: Queue, view: ClusterView, model: str, now: fl
     if request.deadline is not None:
         patience = min(patience, request.deadline - now)
     position = queue.position(request, model)
-    wait = queue.drain.wait(position, queue.capacity, now)
+    wait = _wait(queue, traffic, position, now)
     if wait > CERTAINTY * patience > 0:
         raise Overloaded("no place is expected to come free in time", retry_after=wait - CERTAINTY * patience)
-    if traffic.max_itl and outlook(request, queue, view, model, now).itl > traffic.max_itl:
+    if not (traffic.max_ttft or traffic.max_itl):
+        return 0.0
+    ahead = outlook(request, queue, view, model, now)
+    bound = traffic.max_ttft / queue.foresight.factor(traffic.name)
+    if ahead.landing > bound > 0:
+        raise Overloaded("no first token is expected in time", retry_after=ahead.landing - bound)
+    if ahead.itl > traffic.max_itl > 0:
         raise Overloaded("the decode workers are busy", retry_after=queue.retry_after(position, now))
+    return ahead.landing
 
 
 def usable(view: ClusterView, service: str, traffic: TrafficClass, model: str) -> Iterator[WorkerStatus]:
@@ -83,18 +93,34 @@ def outlook(request: Request, queue: Queue, view: ClusterView, model: str, now: 
     decode = list(usable(view, "decode", traffic, model))
     prefill = list(usable(view, "prefill", traffic, model)) or decode
     position = queue.position(request, model)
-    wait = queue.drain.wait(position, queue.capacity, now)
-    landing = wait + _prefill_seconds(request, prefill)
+    wait = _wait(queue, traffic, position, now)
+    landing = wait + _prefill_seconds(request, prefill, view.estimates, now) / (1 - _passed_by(queue, traffic, now))
     places = queue.capacity or queue.drain.running + position
     rows = queue.drain.running + position - queue.drain.freed(landing, 0, now)
     rows = max(min(rows, places), 1.0)
     return Outlook(wait, landing, rows, _itl(request, decode, rows))
 
 
-def _prefill_seconds(request: Request, workers: Iterable[WorkerStatus]) -> float:
-    """On the quickest of the workers, if it has nothing else to do."""
-    tokens = len(request.tokens)
-    return min((worker.cost.of([(tokens, 0)]) for worker in workers if worker.cost), default=0.0)
+def _wait(queue: Queue, traffic: TrafficClass, position: int, now: float) -> float:
+    """Seconds until it has a place, also behind the more important who come meanwhile."""
+    return queue.drain.wait(position, queue.capacity, now) / (1 - _passed_by(queue, traffic, now))
+
+
+def _passed_by(queue: Queue, traffic: TrafficClass, now: float) -> float:
+    """The share of everything that the more important take; on a worker they go first too."""
+    return queue.arrivals.share(traffic.level, now, queue.drain.stay, queue.capacity)
+
+
+def _prefill_seconds(request: Request, workers: Iterable[WorkerStatus], estimates: LoadEstimates, now: float) -> float:
+    """On the worker that would be done first. While requests wait for places, whoever gets one finds about as many
+    prompts before its own as there are now."""
+    own = [(len(request.tokens), 0)]
+    seconds = (
+        estimates.busy_seconds(worker.address, now) + estimates.pace(worker.address) * worker.cost.of(own)
+        for worker in workers
+        if worker.cost
+    )
+    return min(seconds, default=0.0)
 
 
 def _itl(request: Request, decode: Iterable[WorkerStatus], rows: float) -> float:

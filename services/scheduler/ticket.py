@@ -50,6 +50,8 @@ class Ticket:
     """The latest."""
     places: list[tuple[int, Placement]] = field(default_factory=list)
     """The latest few and the attempts they were for, for the record."""
+    expected: float = 0.0
+    """Seconds from `began` to the first token, as expected when it was let in; 0 if that is not followed, or over."""
     queued_until: float | None = None
     """When waiting for a place ends; kept while no worker has begun."""
     cached_tokens: int = 0

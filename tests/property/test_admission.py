@@ -62,8 +62,9 @@ class QueueMachine(RuleBasedStateMachine):
             assert is_full and refused.retry_after > 0
             assert not self.who_should_give_way(request, own)
             return
-        self.slow.push(request, self.now, model, is_returned=False)
+        # Whoever gives way is gone when the newcomer joins: a lane that has lost its only one begins anew.
         self.note_who_gave_way(request, own, is_full=is_full)
+        self.slow.push(request, self.now, model, is_returned=False)
 
     def note_who_gave_way(self, newcomer: Request, own: TrafficClass, *, is_full: bool) -> None:
         gone = [each for each in self.queue.expired(self.now) if isinstance(each[1], Overloaded)]
@@ -73,7 +74,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert not entry.is_returned and request.key != newcomer.key
             assert entry.traffic.level <= own.level, "the least important gives way"
             lower = [e for e in self.slow.entries if e.traffic.level < entry.traffic.level and not e.is_returned]
-            is_own_bound = entry.traffic is own and own.max_queue and self.waiting_in(own) > own.max_queue
+            is_own_bound = entry.traffic is own and own.max_queue and self.waiting_in(own) >= own.max_queue
             assert is_own_bound or not lower
             self.slow.remove(entry)
 

@@ -22,11 +22,11 @@ SERVICES = ("gateway", "scheduler", "prefill", "decode", "kvstore")
 
 ALWAYS: Mapping[str, Mapping[str, Plants]] = {"corrupt blocks": {"prefill": {"kv.out": {"corrupt": 1}}}}
 """Faults that are there from the beginning."""
+PLENTY = Shape(scheduler=2)
 SHAPES: Mapping[str, Shape] = {
-    "store full": Shape(store_blocks=4),
-    "workers full": Shape(worker_blocks=32),
+    "store full": replace(PLENTY, store_blocks=4),
+    "workers full": replace(PLENTY, worker_blocks=32),
 }
-PLENTY = Shape()
 
 
 @dataclass(slots=True)

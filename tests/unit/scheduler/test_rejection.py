@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -12,6 +13,7 @@ from services.core.step_cost import StepCost
 from services.scheduler.admission import Queue
 from services.scheduler.classes import TrafficClass
 from services.scheduler.cluster_view import ClusterView, WorkerStatus
+from services.scheduler.foresight import Foresight
 from services.scheduler.rejection import check, outlook
 from tests.unit.scheduler.test_policy import FINGERPRINT, view, worker
 
@@ -126,6 +128,48 @@ def test_whoever_comes_to_decode_workers_that_would_be_too_slow_is_refused() -> 
         queue = busy(classes=[TrafficClass(max_itl=most)])
         queue.capacity = 8
         assert (verdict(request(), seen, queue=queue) is not None) == is_refused
+
+
+def test_whoever_would_stand_behind_too_many_prompts_is_refused_and_told_when_it_may_be_otherwise() -> None:
+    queue = busy(stay=0.0, running=0, classes=[TrafficClass(max_ttft=1.0)])
+    waiting = view(worker("d", cost=COST), worker("p", "prefill", cost=COST, waiting_tokens=2000))
+    refused = verdict(request(), waiting, queue=queue)
+    assert isinstance(refused, Overloaded)
+    assert 1.0 < refused.retry_after < 3.0
+    other = worker("q", "prefill", cost=COST)
+    assert verdict(request(), view(worker("d", cost=COST), *waiting.workers.values(), other), queue=queue) is None
+
+
+def test_whoever_waits_waits_also_for_the_more_important_who_come_meanwhile() -> None:
+    """A place comes free in 5 s; golden ones take half of all places."""
+    queue = busy(stay=5.0, classes=[TrafficClass("gold", level=1)])
+    assert outlook(request(), queue, view(), "", 0.0).wait == pytest.approx(5.0, abs=0.01)
+    for _ in range(4):
+        queue.arrivals.came(1, 0.0)
+    assert outlook(request(), queue, view(), "", 0.0).wait == pytest.approx(10.0, abs=0.01)
+    assert outlook(request(traffic_class="gold"), queue, view(), "", 0.0).wait == pytest.approx(5.0, abs=0.01)
+    assert queue.arrivals.share(0, 100.0, 5.0, 4) < 0.001
+
+
+def test_a_class_that_had_no_places_of_late_may_have_one_that_is_free() -> None:
+    queue = busy(stay=5.0, running=2, classes=[TrafficClass("gold", level=1, weight=8), TrafficClass("batch")])
+    for number in range(100):
+        queue.push(replace(request(traffic_class="gold"), key=RequestKey(RequestId(f"g{number}"))), 0.0)
+        queue.pop()
+    assert queue.position(request(traffic_class="batch")) == 1
+    queue.drain.began("another", 0.0)
+    queue.drain.began("and another", 0.0)
+    assert queue.position(request(traffic_class="batch")) > 1
+
+
+def test_a_bound_is_kept_for_nearly_all_however_wrong_the_prediction() -> None:
+    foresight, random, late = Foresight(), Random(0), 0
+    for number in range(3000):
+        took = random.lognormvariate(0.0, 0.3)
+        foresight.seen("batch", 0.5, took)
+        late += number >= 1000 and took > 0.5 * foresight.factor("batch")
+    assert 0.02 < late / 2000 < 0.1
+    assert foresight.factor("other") == pytest.approx(2.0)
 
 
 def test_the_load_does_not_swing_as_it_does_for_whoever_looks_at_that_of_the_moment() -> None:
