@@ -63,8 +63,5 @@ def _stored_blocks(asking: Asking, table: WorkerTable) -> tuple[int, Floats]:
     if not reached:
         return 0, np.empty(0)
     most = max(reached.values())
-    near = np.zeros(len(table), np.bool_)
-    for store, blocks in reached.items():
-        if blocks == most:
-            near |= table.is_near(store)
+    near = table.are_near({store for store, blocks in reached.items() if blocks == most})
     return most, np.where(near, NEAR_BYTES_PER_SECOND, FAR_BYTES_PER_SECOND)

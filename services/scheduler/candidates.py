@@ -1,10 +1,11 @@
 """What each worker of a kind would cost a request in each role, term by term. Pure; arrays have one element per worker.
 
-    prefill   wait + transfer + compute + handover               until the first token, and for decode to have the rest
+    prefill   wait + transfer + compute + handover + delay       until the first token, and for decode to have the rest
     decode    itl + slowdown + room                              of the whole answer, for it and for those beside it
-    local     wait + transfer + compute + stall + the decode terms, where the decode worker prefills
+    local     wait + transfer + compute + delay + stall + the decode terms, where the decode worker prefills
 
-All are seconds of waiting of somebody, and all weigh the same: a prompt computed beside `n` streams holds up `n`.
+All are seconds of waiting of somebody, and all weigh the same: a prompt computed beside `n` streams holds up `n`
+(`stall`), and one before which others stand holds up as many as will come until they are gone (`delay`).
 """
 
 from collections.abc import Mapping
@@ -62,16 +63,16 @@ def scored_prefill(asking: Asking, table: WorkerTable) -> Scored:
     """Workers of a prefill kind, each with the hand-over through a store of its own."""
     beginning = beginning_of(asking, table, table.costs(), 0.0)
     blocks = len(asking.request.tokens) // table.block_size - beginning.local
-    near = np.zeros(len(table), np.bool_)
-    for store in table.kind.stores - asking.view.unready_stores:
-        near |= table.is_near(store)
+    near = table.are_near(table.kind.stores - asking.view.unready_stores)
     rate = np.where(near, NEAR_BYTES_PER_SECOND, FAR_BYTES_PER_SECOND)
     handed = cost_model.handover(beginning.computing, blocks * table.block_bytes, rate)
+    wait = np.maximum(table.column("busy_until") - asking.now, 0.0)
     terms = {
-        "wait": np.maximum(table.column("busy_until") - asking.now, 0.0),
+        "wait": wait,
         "transfer": beginning.transfer,
         "compute": beginning.seconds,
         "handover": handed,
+        "delay": _delay(asking, table, wait, beginning.seconds),
     }
     needed = -(-len(asking.request.tokens) // table.block_size)
     return _scored("prefill", asking, table, _Parts(terms, beginning, np.zeros(len(table)), needed))
@@ -93,10 +94,12 @@ def scored_local(asking: Asking, decode: Scored) -> Scored:
     rows = np.maximum(count - table.column("awaiting"), 0.0)
     beside = cost_model.rows(costs, rows, table.column("contexts") * rows / np.maximum(count, 1.0))
     beginning = beginning_of(asking, table, costs, beside)
+    wait = np.maximum(table.column("busy_until") - asking.now, 0.0)
     terms = {
-        "wait": np.maximum(table.column("busy_until") - asking.now, 0.0),
+        "wait": wait,
         "transfer": beginning.transfer,
         "compute": beginning.seconds,
+        "delay": _delay(asking, table, wait, beginning.seconds),
         # Those whose first token is still to come land while the prompt is computed, and then stand still too.
         "stall": count * beginning.seconds,
         **decode.terms,
@@ -109,6 +112,11 @@ def scored_local(asking: Asking, decode: Scored) -> Scored:
         cached=beginning.cached,
         compute=beginning.seconds,
     )
+
+
+def _delay(asking: Asking, table: WorkerTable, wait: Floats, compute: Floats) -> Floats:
+    """What the prompt costs those who will stand behind it, each of whom waits `compute` longer (`prompt_work.py`)."""
+    return wait * compute * asking.view.estimates.followers_per_second(table.kind.service, asking.now)
 
 
 @dataclass(frozen=True, slots=True)

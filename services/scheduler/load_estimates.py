@@ -16,6 +16,7 @@ from services.core.step_cost import StepCost
 from services.scheduler.cached_prefixes import CachedPrefixes
 from services.scheduler.cost_model import backlog
 from services.scheduler.decision import Decision
+from services.scheduler.prompt_work import PromptWork
 from services.scheduler.worker_status import WorkerStatus
 from services.scheduler.worker_table import Kind, WorkerTable
 
@@ -57,6 +58,7 @@ class LoadEstimates:
     _heard_at: dict[str, float] = field(default_factory=dict)
     _usual: dict[tuple[str, str], StepCost] = field(default_factory=dict)
     """The latest cost said, by service and fingerprint."""
+    _work: PromptWork = field(default_factory=PromptWork)
     _places: dict[RequestKey, _Place] = field(default_factory=dict)
     _on: dict[str, dict[RequestKey, _Place]] = field(default_factory=dict)
     """By worker, in order of placement."""
@@ -111,6 +113,7 @@ class LoadEstimates:
     def placed(self, request: Request, decision: Decision, now: float, hashes: Sequence[BlockHash] = ()) -> None:
         """A request was given its place; `hashes` are of its full blocks."""
         self.over(request.key, now)
+        self._work.note("prefill" if decision.prefill else "decode", decision.prefill_seconds, now)
         tokens = len(request.tokens)
         decode = self._table(decision.decode)
         place = _Place(decision, now, tokens, -(-(tokens + 1) // decode.block_size) if decode else 0)
@@ -182,6 +185,11 @@ class LoadEstimates:
         """How much longer its prompts take than it says; 1 of one that is not known."""
         table = self._table(address)
         return table.get(address, "pace") if table else 1.0
+
+    def followers_per_second(self, service: str, now: float) -> float:
+        """See `PromptWork`."""
+        workers = sum(len(table) for kind, table in self._tables.items() if kind.service == service)
+        return self._work.followers_per_second(service, workers, now)
 
     def expected_tokens(self, request: Request) -> float:
         """How many more tokens its answer is expected to have; at least 1."""

@@ -3,7 +3,7 @@
 The rows are in no order; whoever reads them picks by value and breaks ties by `mark`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -109,9 +109,9 @@ class WorkerTable:
             *(self.column(name) for name in ("fixed", "per_token", "per_token_context", "per_context", "step"))
         )
 
-    def is_near(self, store: str) -> NDArray[np.bool_]:
-        """Which workers copy from `store` without a network."""
-        known = np.fromiter((store in each for each in self._near_sets), np.bool_, len(self._near_sets))
+    def are_near(self, stores: Set[str]) -> NDArray[np.bool_]:
+        """Which workers copy from one of `stores` without a network; one look at each set of near stores."""
+        known = np.fromiter((not stores.isdisjoint(each) for each in self._near_sets), np.bool_, len(self._near_sets))
         return known[self._near[: len(self.addresses)]]
 
     def has_room(self) -> bool:

@@ -142,7 +142,7 @@ def test_the_record_names_every_candidate_and_its_scores() -> None:
     record = placement.record
     assert (record.decode, record.others, record.reason) == ("d1:1", 0, "no prefill worker")
     assert [each.worker for each in record.candidates] == ["d1", "d2"]
-    assert [name for name, _ in record.candidates[0].terms][:4] == ["wait", "transfer", "compute", "stall"]
+    assert [name for name, _ in record.candidates[0].terms][:5] == ["wait", "transfer", "compute", "delay", "stall"]
     for each in record.candidates:
         assert each.cost == pytest.approx(sum(seconds for _, seconds in each.terms))
 
