@@ -10,7 +10,7 @@ Three numbers are fitted beside what the workers say of themselves, all at one l
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import fmean, pvariance
+from statistics import fmean
 from typing import Any
 
 from calibration.observed import Observed, Served, WorkerFigures, means
@@ -42,10 +42,8 @@ def fitted(observed: Observed, load: float) -> Fit:
     """From the requests of one load."""
     rows = observed.loads[load]
     decode = _decode_scale(observed, rows, Fit(1.0, 1.0, 0.0))
-    best = min(SCALES, key=lambda scale: pvariance(_residuals(observed, rows, Fit(scale, decode, 0.0))))
-    # Seconds outside the workers move every first token by as much.
-    request = max(fmean(_residuals(observed, rows, Fit(best, decode, 0.0))), 0.0)
-    fit = Fit(best, decode, request)
+    best = min(SCALES, key=lambda scale: _misfit(_residuals(observed, rows, Fit(scale, decode, 0.0))))
+    fit = Fit(best, decode, _outside(_residuals(observed, rows, Fit(best, decode, 0.0))))
     return replace(fit, decode_scale=_decode_scale(observed, rows, fit))
 
 
@@ -96,6 +94,17 @@ def _residuals(observed: Observed, rows: Sequence[Served], fit: Fit) -> list[flo
     """Seconds by which each first token came later than is simulated."""
     found = outcomes(observed, rows, fit)
     return [row.ttft - each.ttft for row, each in zip(rows, found, strict=True)]
+
+
+def _outside(residuals: Sequence[float]) -> float:
+    """Seconds outside the workers, which move every first token by as much; none can be won back there."""
+    return max(fmean(residuals), 0.0)
+
+
+def _misfit(residuals: Sequence[float]) -> float:
+    """Mean square of what is left over."""
+    outside = _outside(residuals)
+    return fmean((each - outside) ** 2 for each in residuals)
 
 
 def _decode_scale(observed: Observed, rows: Sequence[Served], fit: Fit) -> float:
