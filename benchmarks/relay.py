@@ -1,4 +1,5 @@
-"""What the scheduler costs: decisions over 10, 100 and 1 000 workers, and tokens relayed from 16 workers to 2 gateways.
+"""What the scheduler costs: decisions over 10 to 1 000 workers and over 2 000 with 256 stores, and tokens relayed from
+16 workers to 2 gateways.
 
 The relay is a real scheduler process, alone on the first processor, between 16 workers that send a step of 16 tokens
 as soon as the gateways have had an earlier one, and 2 gateways that check that every token comes once and in order;
@@ -29,6 +30,8 @@ from services.runtime.session import PROTOCOL, Terms
 from services.runtime.session_pool import SessionPool
 
 POOLS = (10, 100, 1000)
+MANY_STORES = (2000, 256)
+"""Workers and stores of one more case."""
 DECISIONS = 500
 WORKERS, GATEWAYS = 16, 2
 CREDIT = 4
@@ -44,9 +47,17 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=50_990, help="of the scheduler")
     asked = parser.parse_args()
     decisions = {size: decision_seconds(size, DECISIONS) for size in POOLS}
+    workers, stores = MANY_STORES
+    beside_stores = decision_seconds(workers, DECISIONS, stores)
     relayed = uvloop.run(relay(asked.port, asked.seconds))
     report = {
         "decision_seconds": {str(size): {"median": median, "p95": p95} for size, (median, p95) in decisions.items()},
+        "decision_seconds_with_stores": {
+            "workers": workers,
+            "stores": stores,
+            "median": beside_stores[0],
+            "p95": beside_stores[1],
+        },
         "relay": relayed,
     }
     if asked.json:
@@ -54,6 +65,8 @@ def main() -> None:
         return
     for size, (median, p95) in decisions.items():
         print(f"decision over {size:5} workers: {median * 1e3:.3f} ms median, {p95 * 1e3:.3f} ms p95")
+    median, p95 = beside_stores
+    print(f"decision over {workers} workers and {stores} stores: {median * 1e3:.3f} ms median, {p95 * 1e3:.3f} ms p95")
     print(f"relay: {relayed['tokens_per_second']:,.0f} tokens/s; ", end="")
     print(f"{relayed['scheduler_cpu_seconds_per_token'] * 1e6:.1f} us of the scheduler's processor a token")
 

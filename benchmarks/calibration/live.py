@@ -35,7 +35,7 @@ class Plan:
     loads: Sequence[float]
     """Shares of what prefill alone can compute; the first is the one that is fitted."""
     seconds: float
-    """Of each load."""
+    """Of the load that is fitted; the others last as many requests, on the average."""
     seed: int
     directory: Path
     say: Callable[[str], None]
@@ -64,7 +64,8 @@ async def observed(plan: Plan) -> Observed:
             loads: dict[float, Sequence[Served]] = {}
             workers: dict[str, WorkerFigures] = {}
             for load in plan.loads:
-                loads[load] = await _served(client, _requests(plan, draw, load * rate, plan.seconds))
+                seconds = plan.seconds * plan.loads[0] / load
+                loads[load] = await _served(client, _requests(plan, draw, load * rate, seconds))
                 plan.say(f"load {load:g}: {len(loads[load])} requests at {load * rate:.2f}/s")
                 if not workers:
                     workers = {each: _figures(cluster, f"{each}-0") for each in ("prefill", "decode")}

@@ -4,6 +4,7 @@ import random
 import statistics
 import time
 
+from services.core.block_facts import Facts, ShortHash, Stock, short
 from services.core.blocks import BlockNames
 from services.core.ids import RequestId, RequestKey
 from services.core.request import Request, Sampling, Stopping
@@ -20,10 +21,16 @@ PROMPTS = 50
 """Different ones, so that later requests find blocks in caches."""
 
 
-def view_of(workers: int) -> ClusterView:
-    """One prefill worker to three decode workers, each with its own speed, load and stores in common."""
+def prompt(number: int) -> tuple[int, ...]:
+    return tuple(random.Random(number % PROMPTS).choices(range(50_000), k=PROMPT_TOKENS))
+
+
+def view_of(workers: int, stores: int) -> ClusterView:
+    """One prefill worker to three decode workers, each with its own speed, load and near store, all stores in common;
+    every store but an only one has beginnings of a third of the prompts."""
     rng = random.Random(SEED)
-    view = ClusterView()
+    names = [f"k{number}:1" for number in range(stores)]
+    view = ClusterView(kvstores={name: name for name in names})
     for number in range(workers):
         cost = StepCost(rng.uniform(2e-3, 4e-3), rng.uniform(2e-4, 5e-4), 1e-8, 1e-7)
         service = "decode" if number % 4 else "prefill"
@@ -40,23 +47,30 @@ def view_of(workers: int) -> ClusterView:
             blocks_total=8192,
             blocks_used=rng.randrange(6000),
             waiting_tokens=rng.randrange(4000),
-            stores=frozenset({"k:1"}),
+            stores=frozenset(names),
+            near_stores=frozenset({names[number % stores]}),
             cost=cost,
             context_tokens=rng.randrange(40_000),
         )
         view.update(status, 0.0)
+    for name in names if stores > 1 else ():
+        held: set[ShortHash] = set()
+        for number in rng.sample(range(PROMPTS), PROMPTS // 3):
+            chain = BlockNames(b"").of(prompt(number), bytes.fromhex(FINGERPRINT), 16)
+            held.update(map(short, chain[: rng.randint(1, len(chain))]))
+        view.prefixes.hear(Facts(Stock(name, name, "life", FINGERPRINT, FORMAT), 1, tuple(held)))
     return view
 
 
-def decision_seconds(workers: int, requests: int) -> tuple[float, float]:
+def decision_seconds(workers: int, requests: int, stores: int = 1) -> tuple[float, float]:
     """(median, 95th percentile) of a placement with the count of the one before, block names known."""
-    view, place = view_of(workers), POLICIES["ours"]
+    view, place = view_of(workers, stores), POLICIES["ours"]
     took = []
     for number in range(requests):
-        prompt = tuple(random.Random(number % PROMPTS).choices(range(50_000), k=PROMPT_TOKENS))
-        request = Request(RequestKey(RequestId(f"r{number}")), prompt, Sampling(), Stopping(128))
+        tokens = prompt(number)
+        request = Request(RequestKey(RequestId(f"r{number}")), tokens, Sampling(), Stopping(128))
         names = BlockNames(b"")
-        names.of(prompt, bytes.fromhex(FINGERPRINT), 16)
+        names.of(tokens, bytes.fromhex(FINGERPRINT), 16)
         now = number / 100
         begin = time.perf_counter()
         placement = place(request, view, names, FINGERPRINT, now)

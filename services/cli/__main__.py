@@ -27,6 +27,8 @@ from services.cli.errors import CommandError
 from services.cli.layout import ClusterLayout
 from services.cli.plain_errors import plainly
 from services.cli.record import load
+from services.cli.scale_command import scale
+from services.cli.scaling import parsed
 from services.cli.simulate_command import simulate
 from services.cli.terminal import Steps
 from services.cli.waterfall import Waterfall
@@ -243,6 +245,16 @@ def model_check_quality(
 
 
 app.command()(simulate)
+
+
+@app.command("scale")
+def scale_cluster(
+    sizes: Annotated[list[str], typer.Argument(metavar="SERVICE=N...", help="Of prefill, decode, kvstore, scheduler.")],
+) -> None:
+    """Start or drain processes of the running cluster, until each pool named has its size."""
+    with plainly():
+        wish = parsed(sizes)
+        running.run(scale(load(_state()), wish, Console()))
 
 
 def _prepared(model: str) -> Path:

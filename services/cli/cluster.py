@@ -7,27 +7,31 @@ process is killed, every child notices the end of its standard input and ends by
 import asyncio
 import os
 import secrets
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
+from services.cli.arena_room import USUAL_BYTES, free_bytes
 from services.cli.bell import Bell
 from services.cli.child import Child, ChildSpec, lifeline_pipe
 from services.cli.cluster_audit import ClusterAudit
 from services.cli.collector import Collector, collecting
 from services.cli.errors import CommandError
-from services.cli.layout import DRAIN_ORDER, LOOPBACK, WORKS_WITH, ClusterLayout, Member, Wiring, members
+from services.cli.layout import DRAIN_ORDER, WORKS_WITH, ClusterLayout, Member, Wiring, added, members
 from services.cli.nats_server import NatsServer
+from services.cli.ports import require_free_ports
 from services.cli.record import ClusterRecord, ServiceRecord
+from services.cli.scaling import Plan, number_of, planned, service_of
 from services.pb import operations_pb2
 from services.runtime.arena_file import DIRECTORY, sweep
 from services.runtime.bus import Bus
 from services.runtime.directory import Directory
 
 READY_SECONDS = 180.0
+KNOWN_SECONDS = 30.0
+"""Until the others have found a process that is ready."""
 DRAIN_MARGIN_SECONDS = 5.0
 """On top of the services' own drain time, for closing what is left."""
 
@@ -53,6 +57,8 @@ class LocalCluster:
         self._lifeline = -1
         self._members: dict[str, Member] = {}
         self._stack = AsyncExitStack()
+        self._scaling = asyncio.Lock()
+        self._leaving: set[str] = set()
         self.token = secrets.token_hex(16)
         self.nats = NatsServer(directory, layout.nats_port, self.token)
         self.processes: dict[str, Child] = {}
@@ -62,7 +68,7 @@ class LocalCluster:
         self.collector: Collector
 
     async def __aenter__(self) -> Self:
-        _require_free_ports(self._layout)
+        require_free_ports(self._layout)
         async with AsyncExitStack() as stack:
             self._lifeline = stack.enter_context(lifeline_pipe())
             stack.callback(sweep, Path(self._environment.get(_ARENA_DIRECTORY, DIRECTORY)))
@@ -98,17 +104,69 @@ class LocalCluster:
     async def restart(self, name: str) -> None:
         """Kills the process if it lives, starts it anew and returns when it is ready."""
         await self.processes[name].kill_and_wait()
-        await self._start(self._members[name])
-        await self._until_ready([name])
+        await self._start(self._members[name], self._report)
+        await self._until_ready([name], self._report)
 
-    async def until_death(self, known: Collection[str] = ()) -> Child:
-        """The first service process found dead whose name is not in `known`."""
+    async def until_death(self, known: Collection[int] = ()) -> Child:
+        """The first service process found dead whose pid is not in `known`."""
 
         def fresh() -> list[Child]:
-            return [child for name, child in self.processes.items() if not child.is_alive and name not in known]
+            return [child for child in self.processes.values() if self._has_died(child) and child.pid not in known]
 
         await self._bell.until(lambda: bool(fresh()), None)
         return fresh()[0]
+
+    def _has_died(self, child: Child) -> bool:
+        return not child.is_alive and child.spec.name not in self._leaving
+
+    async def scale(self, wish: Mapping[str, int], report: Report = lambda *_: None) -> None:
+        """Starts and drains processes until each pool of the wish has its size; new ones are ready and known by then.
+
+        Raises CommandError, with the cluster as it was, if that cannot be, if the bus is away, over which the others
+        would hear of new ones, or while it is already being scaled.
+        """
+        if self._scaling.locked():
+            raise CommandError("the cluster is being scaled already; try again when that is done")
+        async with self._scaling:
+            if self.nats.child is None or not self.nats.child.is_alive:
+                raise CommandError("the cluster cannot be scaled while its NATS is away")
+            plan = planned([child.spec.name for child in self.processes.values() if child.is_alive], wish)
+            _require_room(self._layout, plan)
+            for name in [name for name, child in self.processes.items() if not child.is_alive]:
+                del self.processes[name], self._members[name]
+            await self._grow(plan.starting, report)
+            await self._shrink(plan.stopping, report)
+
+    async def _grow(self, names: Collection[str], report: Report) -> None:
+        wiring = Wiring(self.nats.url, self.collector.address, self.token)
+        new = {name: added(self._layout, wiring, service_of(name), number_of(name)) for name in names}
+        known = [name for name in self._members if name not in new]
+        self._members.update(new)
+        try:
+            for member in new.values():
+                await self._start(member, report)
+            await self._until_ready(names, report)
+            if not await self._bell.until(lambda: all(map(self._is_settled, known)), KNOWN_SECONDS):
+                raise CommandError(f"the others have not found the new ones after {KNOWN_SECONDS:g} s")
+        except BaseException:
+            await self._shrink(names, lambda *_: None)
+            raise
+
+    def _is_settled(self, name: str) -> bool:
+        return not self.processes[name].is_alive or self._is_ready(name)
+
+    async def _shrink(self, names: Collection[str], report: Report) -> None:
+        """Drains them, who asks before who answers; they are not told of as dead."""
+        self._leaving.update(names)
+        children = [self.processes[name] for name in names if name in self.processes]
+        try:
+            await self._end_in_order(children, report)
+        finally:
+            await asyncio.gather(*(child.kill_and_wait() for child in children))
+            for name in names:
+                self.processes.pop(name, None)
+                self._members.pop(name, None)
+            self._leaving.difference_update(names)
 
     def living(self) -> list[ServiceRecord]:
         """Processes that have not ended; one that has not said where it is has no address."""
@@ -147,10 +205,10 @@ class LocalCluster:
         wiring = Wiring(self.nats.url, self.collector.address, self.token)
         self._members = {member.name: member for member in members(self._layout, wiring)}
         for member in self._members.values():
-            await self._start(member)
-        await self._until_ready(self._members)
+            await self._start(member, self._report)
+        await self._until_ready(self._members, self._report)
 
-    async def _start(self, member: Member) -> None:
+    async def _start(self, member: Member, report: Report) -> None:
         spec = ChildSpec(
             service=member.service,
             name=member.name,
@@ -160,10 +218,10 @@ class LocalCluster:
             processors=member.processors,
         )
         self._announced.pop(member.name, None)
-        self._report(member.name, "starting")
+        report(member.name, "starting")
         self.processes[member.name] = await Child.start(spec, self._lifeline, self._bell.ring)
 
-    async def _until_ready(self, names: Collection[str]) -> None:
+    async def _until_ready(self, names: Collection[str], report: Report) -> None:
         """Raises CommandError with the end of a log when one dies, or is not ready in time."""
         waiting = set(names)
 
@@ -173,7 +231,7 @@ class LocalCluster:
                     raise CommandError(self.processes[name].obituary())
                 if name in waiting and self._is_ready(name):
                     waiting.discard(name)
-                    self._report(name, "ready")
+                    report(name, "ready")
             return not waiting
 
         if not await self._bell.until(all_ready, READY_SECONDS):
@@ -194,30 +252,23 @@ class LocalCluster:
 
     async def _drain(self) -> None:
         """Ends the services in order; whatever happens here, none is left."""
-        grace = self._layout.drain_seconds + DRAIN_MARGIN_SECONDS
         try:
-            for services in DRAIN_ORDER:
-                group = [child for child in self.processes.values() if child.spec.service in services]
-                await asyncio.gather(*(self._end(child, grace) for child in group))
+            await self._end_in_order(list(self.processes.values()), self._report)
         finally:
             await asyncio.gather(*(child.kill_and_wait() for child in self.processes.values()))
 
-    async def _end(self, child: Child, grace: float) -> None:
-        self._report(child.spec.name, "stopping")
-        await child.stop(grace)
-        self._report(child.spec.name, "stopped")
+    async def _end_in_order(self, children: Collection[Child], report: Report) -> None:
+        for services in DRAIN_ORDER:
+            group = [child for child in children if child.spec.service in services]
+            await asyncio.gather(*(self._end(child, report) for child in group))
+
+    async def _end(self, child: Child, report: Report) -> None:
+        report(child.spec.name, "stopping")
+        await child.stop(self._layout.drain_seconds + DRAIN_MARGIN_SECONDS)
+        report(child.spec.name, "stopped")
 
 
-def _require_free_ports(layout: ClusterLayout) -> None:
-    ports = {
-        "--http-port": layout.http_port,
-        "--grpc-port": layout.grpc_port,
-        "--nats-port": layout.nats_port,
-    }
-    for option, port in ports.items():
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LOOPBACK, port))
-            except OSError:
-                raise CommandError(f"port {port} is taken; give another with {option} (0 takes a free one)") from None
+def _require_room(layout: ClusterLayout, plan: Plan) -> None:
+    stores = sum(service_of(name) == "kvstore" for name in plan.starting)
+    if stores and stores * (layout.arena_bytes or USUAL_BYTES) > free_bytes():
+        raise CommandError("the machine has too little shared memory left for so many KV stores")

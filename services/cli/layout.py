@@ -91,8 +91,11 @@ def threads_of(layout: ClusterLayout) -> int:
 
 
 def cores_of(layout: ClusterLayout, service: str, number: int) -> tuple[int, ...]:
-    """Processors that a worker's compute threads have for themselves; none if there are not enough for all workers."""
+    """Processors that a worker's compute threads have for themselves; none if there are not enough for all workers, and
+    for those that the layout did not have from the start."""
     threads = threads_of(layout)
+    if number >= (layout.decode if service == "decode" else layout.prefill):
+        return ()
     if threads * (layout.prefill + layout.decode) > len(layout.processors):
         return ()
     first = (number if service == "decode" else layout.decode + number) * threads
@@ -106,7 +109,7 @@ def processors_of(layout: ClusterLayout, service: str, number: int) -> tuple[int
     rest = tuple(core for core in layout.processors if core not in decoding)
     if not decoding or not rest:
         return ()
-    return cores_of(layout, service, number) if service == "decode" else rest
+    return (service == "decode" and cores_of(layout, service, number)) or rest
 
 
 def members(layout: ClusterLayout, wiring: Wiring) -> list[Member]:
@@ -119,6 +122,11 @@ def members(layout: ClusterLayout, wiring: Wiring) -> list[Member]:
         "gateway": 1,
     }
     return [_member(layout, wiring, service, number) for service, count in counts.items() for number in range(count)]
+
+
+def added(layout: ClusterLayout, wiring: Wiring, service: str, number: int) -> Member:
+    """One process more: in the place that its number has in the layout, or beyond that on no core that is decode's."""
+    return _member(layout, wiring, service, number)
 
 
 def _member(layout: ClusterLayout, wiring: Wiring, service: str, number: int) -> Member:

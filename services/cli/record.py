@@ -39,6 +39,8 @@ class ClusterRecord:
     token: str
     """Shown with internal calls; the reason why only the owner may read the file."""
     services: tuple[ServiceRecord, ...]
+    control: str = ""
+    """Where `diptych scale` asks."""
 
 
 @contextmanager

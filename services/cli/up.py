@@ -2,13 +2,15 @@
 
 import shutil
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from services.cli.child import Child
-from services.cli.cluster import LocalCluster
+from services.cli.cluster import LocalCluster, Report
+from services.cli.control import controlled
 from services.cli.errors import CommandError
 from services.cli.layout import ESSENTIAL, ClusterLayout
 from services.cli.record import ClusterRecord, owned, save
@@ -23,10 +25,19 @@ async def up(layout: ClusterLayout, state: Path, environment: Mapping[str, str],
     with owned(state), Steps(Console(stderr=True)) as steps:
         logs = _emptied(state / "logs")
         async with LocalCluster(layout, logs, environment, steps.member) as cluster:
-            save(cluster.record(), state)
             steps.pause()
-            console.print(Text(welcome(cluster.record(), logs)), soft_wrap=True)
-            await _watch(cluster, console)
+            await _supervise(cluster, state, console)
+
+
+async def _supervise(cluster: LocalCluster, state: Path, console: Console) -> None:
+    async def scale(wish: Mapping[str, int], report: Report) -> None:
+        await cluster.scale(wish, report)
+        save(replace(cluster.record(), control=address), state)
+
+    async with controlled(cluster.token, scale) as address:
+        save(replace(cluster.record(), control=address), state)
+        console.print(Text(welcome(cluster.record(), state / "logs")), soft_wrap=True)
+        await _watch(cluster, console)
 
 
 def welcome(record: ClusterRecord, logs: Path) -> str:
@@ -50,10 +61,10 @@ Ctrl-C stops the cluster."""
 
 async def _watch(cluster: LocalCluster, console: Console) -> None:
     """Tells of every process that dies; raises CommandError when nobody is left to answer."""
-    dead: set[str] = set()
+    dead: set[int] = set()
     while True:
         child = await cluster.until_death(dead)
-        dead.add(child.spec.name)
+        dead.add(child.pid)
         if lost := _lost_service(cluster.processes.values()):
             raise CommandError(f"no {lost} is left, so the cluster stops: {child.obituary()}")
         console.print(Text(child.obituary(), style="yellow"), soft_wrap=True)

@@ -5,6 +5,8 @@ Whatever is held for a request is held because somebody else holds something, up
     gateway request ◀─ story ◀─ work ◀─ request (blocks of a worker), publication, fetch, borrowing
                                            hand-over, pins, awaited, granted ◀─ publication or fetch; loan ◀─ borrowing
 
+What is still copied into a store's cache when its request is over is a keeping, for as long as it has pages there.
+
 Processes are asked one after the other, so one look proves nothing: what was let go, or taken up, in between looks
 like a leak. Proof are two looks with time for every message between them. Whoever must know begins before what it
 knows of begins, and what it knows of ends soon after it. So a thing that was there before anybody was asked, that
@@ -69,7 +71,7 @@ class Stranded:
 class _Rule(NamedTuple):
     """Who must know of something, and by what."""
 
-    group: Literal["gateway", "scheduler", "worker", "itself"]
+    group: Literal["gateway", "scheduler", "worker", "kvstore", "itself"]
     kinds: frozenset[str]
     by: Literal["attempt", "request"]
     why: str
@@ -82,6 +84,10 @@ _GROUPS = {"prefill": "worker", "decode": "worker"}
 _MOVED = _Rule(
     "worker", frozenset({"publication", "fetch"}), "attempt", "no worker has a publication or a fetch for it"
 )
+_GRANTED = _Rule(
+    "worker", _MOVED.kinds | {"keeping"}, "attempt", "no worker has a publication, a fetch or a keeping for it"
+)
+_KEPT = _Rule("kvstore", frozenset({"granted"}), "attempt", "no kvstore has granted pages for it")
 _LENT = _Rule("worker", frozenset({"borrowing", "fetch"}), "attempt", "no worker borrows it")
 _COMPUTED = _Rule("itself", frozenset({"work"}), "attempt", "its worker has no work for it")
 _ORDERED = _Rule("scheduler", frozenset({"story"}), "attempt", "no scheduler has a story of this attempt")
@@ -92,12 +98,13 @@ KNOWN_BY: Mapping[tuple[str, str], _Rule] = {
     ("worker", "work"): _ORDERED,
     ("worker", "request"): _COMPUTED,
     ("worker", "publication"): _COMPUTED,
+    ("worker", "keeping"): _KEPT,
     ("worker", "fetch"): _COMPUTED,
     ("worker", "borrowing"): _COMPUTED,
     ("kvstore", "handoff"): _MOVED,
     ("kvstore", "pins"): _MOVED,
     ("kvstore", "awaited"): _MOVED,
-    ("kvstore", "granted"): _MOVED,
+    ("kvstore", "granted"): _GRANTED,
     ("kvstore", "loan"): _LENT,
 }
 """By kind of process and of thing. Anything else that is held for a request must be some gateway's, except a gateway's
@@ -109,7 +116,7 @@ _USERS: Mapping[str, frozenset[str]] = {
 }
 """Whose counts account for the blocks that a process uses; a block that several share counts for each of them."""
 
-_TRANSFERS = frozenset({"publication", "fetch", "borrowing"})
+_TRANSFERS = frozenset({"publication", "keeping", "fetch", "borrowing"})
 """What pins blocks of a worker."""
 
 _OF_A_PROCESS = frozenset({"session", "arena"})

@@ -19,9 +19,11 @@ from services.core.plan import Chunk, Drawn, StepPlan, StepResult
 from services.core.prefix_fetch import NOTHING_KNOWN, KnownPrefix
 from services.core.progress import Holding, Progress, State
 from services.core.request import FinishReason, Request, Role
+from services.core.reuse import Reuse
 from services.core.running import Running
 from services.core.step_cost import StepCost
 from services.core.waiting import Waiting
+from services.core.workload import Workload
 
 
 class Batcher:
@@ -76,15 +78,18 @@ class Batcher:
     def admit(self, now: float) -> list[Event]:
         """Between steps: fail what is past its deadline, give running requests room to grow, start waiting ones.
 
-        The first in the queue starts once there are blocks for all its known tokens and the watermark; until then
-        nothing behind it does. Both growth and start may preempt who is behind in rank.
+        The first in the queue starts once there are blocks for all its known tokens and the watermark, and no prompt
+        is being computed whose blocks it will find; until then nothing behind it does. Both growth and start may
+        preempt who is behind in rank.
         """
         self._require_no_step()
         events = self._expire(now)
         events += self._running.announce()
         events += self._queue_again(self._running.grow(now))
         cost = self._pace.cost
-        while (first := self._waiting.first) and (started := self._running.start(first, now, cost)):
+        while (first := self._waiting.first) and not self._running.is_computing_for(first):
+            if not (started := self._running.start(first, now, cost)):
+                break
             self._waiting.remove(first)
             events += self._queue_again(started)
         return events
@@ -159,20 +164,14 @@ class Batcher:
         return self._limits
 
     @property
-    def waiting_tokens(self) -> int:
-        """Known tokens still to be computed before the requests here draw their next one."""
-        return sum(progress.remaining for progress in self._requests.values() if progress.remaining > 1)
+    def workload(self) -> Workload:
+        """What is still to be computed and what is held, in tokens."""
+        return Workload.of(self._requests.values())
 
     @property
-    def own_tokens(self) -> int:
-        """Of `waiting_tokens`, those that are to be computed here: no copy of them is awaited."""
-        rows = self._requests.values()
-        return sum(row.remaining for row in rows if row.remaining > 1 and not (row.awaits_first or row.wants_fetch))
-
-    @property
-    def context_tokens(self) -> int:
-        """Known tokens of the requests that hold blocks, all together."""
-        return sum(row.known for row in self._requests.values() if row.blocks)
+    def reuse(self) -> Reuse:
+        """Where the KV of requests came from, to be counted."""
+        return self._running.reuse
 
     @property
     def cost(self) -> StepCost:
@@ -237,6 +236,8 @@ class Batcher:
 
     def _emit(self, progress: Progress, drawn: Drawn) -> list[Event]:
         progress.chain.append(drawn.token)
+        if progress.answered == len(progress.request.emitted) + 1:
+            self._running.reuse.prompt_done(progress)
         events: list[Event] = [Emitted(progress.key, progress.answered - 1, drawn.token, drawn.logprobs)]
         reason = self._limits.ending(progress.request, progress.answered, drawn.token)
         if reason is None and progress.request.role is Role.PREFILL:

@@ -4,7 +4,7 @@
     ├── InvalidRequest ── ContextTooLong
     ├── Unauthenticated, PermissionDenied, UnknownModel, NotFound
     ├── RateLimited, Overloaded, QueueTimeout          (try later: `retry_after`)
-    ├── NeverFits
+    ├── NeverFits, Poisonous
     ├── WorkerLost, Draining, NoWorkers                (try elsewhere)
     ├── KVMissing, KVCorrupt, KVIncompatible, StaleHandoff
     ├── DeadlinePassed
@@ -85,6 +85,10 @@ class NeverFits(DiptychError):
     """The request is larger than a pool it must pass, so waiting cannot help."""
 
 
+class Poisonous(DiptychError):
+    """Workers died while they computed the request, so it is not tried again."""
+
+
 class WorkerLost(DiptychError):
     """The process that held the request died, hung or became unreachable."""
 
@@ -150,6 +154,7 @@ BY_REASON: dict[str, type[DiptychError]] = {
         Overloaded,
         QueueTimeout,
         NeverFits,
+        Poisonous,
         WorkerLost,
         Draining,
         NoWorkers,

@@ -63,6 +63,10 @@ class ModelConfig:
     """RMSNorm over each head of q and k before they are rotated, one weight `[head_dim]` each per layer (Qwen3)."""
 
 
+WHOLE = slice(None)
+"""All bytes of a block."""
+
+
 @dataclass(frozen=True, slots=True)
 class KVFormat:
     """The layout of one block of KV. Two workers exchange blocks only if this and the fingerprint are equal.

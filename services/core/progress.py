@@ -75,6 +75,12 @@ class Progress:
     """Indexes of filled blocks; they count as computed once all before them do."""
     told: int = 0
     """Blocks of which nothing is to be told any more: sealed and announced, or not this worker's to announce."""
+    fetched: int = 0
+    """Positions that a store's cache gave."""
+    had: int = field(init=False)
+    """Positions that somebody has computed before: prefill, an earlier attempt, or this worker until a preemption."""
+    loss: str = field(init=False)
+    """Why those are computed once more, if they are."""
     cached_tokens: int | None = None
     """Tokens of the prompt whose KV was found at the first start; later ones find what was computed for itself."""
     _prompt_ids: "array[int]" = field(init=False)
@@ -83,7 +89,10 @@ class Progress:
     def __post_init__(self) -> None:
         self._prompt_ids = array("i", self.request.prompt if self.request.sampling.has_penalties else ())
         self.moved = self.added
-        self.wants_fetch = self.awaits_first = self.request.role is Role.DECODE
+        self.wants_fetch = self.awaits_first = is_handed = self.request.role is Role.DECODE
+        handed = sum(len(block.tokens) for block in self.chain.full)
+        self.had = handed if is_handed else len(self.request.tokens) - 1 if self.request.emitted else 0
+        self.loss = "lost" if is_handed else "resumed"
 
     @property
     def key(self) -> RequestKey:
@@ -103,6 +112,10 @@ class Progress:
         """Of what remains, the tokens up to the next block that has landed: that one need not be computed."""
         end = min((at * block_size for at in self.landed if at * block_size > self.computed), default=self.known)
         return end - self.computed
+
+    def preempted(self) -> None:
+        """Its blocks are taken: what is not found again is computed again."""
+        self.had, self.loss = max(self.had, self.computed), "preempted"
 
     @property
     def answered(self) -> int:

@@ -19,6 +19,8 @@ from services.core.ids import BlockId
 from services.core.prefix_fetch import blocks_worth_fetching
 from services.core.progress import Progress, State
 from services.core.request import Role
+from services.core.reuse import Reuse
+from services.core.siblings import is_computed_ahead
 from services.core.step_cost import StepCost
 
 
@@ -28,6 +30,7 @@ class Running:
     def __init__(self, limits: BatchLimits, copied: frozenset[Role]) -> None:
         self.pool = BlockPool(limits.num_blocks)
         self.fetching = Fetching(self.pool)
+        self.reuse = Reuse()
         self._limits = limits
         self._copied = copied
         """Roles whose sealed blocks somebody copies out."""
@@ -39,6 +42,10 @@ class Running:
     def computable(self) -> list[Progress]:
         """Rows whose blocks cover all their known tokens; the others wait for a transfer or for room."""
         return [row for row in self._rows if row.state is State.RUNNING and not self._lacking(row)]
+
+    def is_computing_for(self, progress: Progress) -> bool:
+        """Blocks that it will find if it waits."""
+        return is_computed_ahead(progress, self._rows, self._limits.block_size)
 
     def start(self, progress: Progress, now: float, cost: StepCost) -> list[Event]:
         """Give a waiting request its blocks, all or none, if need be at the cost of those behind it in rank.
@@ -101,6 +108,7 @@ class Running:
     def advance(self, progress: Progress, tokens: int) -> list[Event]:
         """`tokens` more positions are computed; the blocks that became full are sealed, and those that landed behind
         them count."""
+        self.reuse.computing(progress, tokens)
         before = progress.computed // self._limits.block_size
         progress.computed += tokens
         after = progress.computed // self._limits.block_size
@@ -169,6 +177,7 @@ class Running:
         while progress.computed % size == 0 and (reached := progress.computed // size) in progress.landed:
             self.pool.seal(progress.blocks[reached], progress.chain.full[reached])
             progress.computed += size
+            progress.fetched += size
             if progress.request.role is not Role.PREFILL:
                 progress.told = reached + 1
 
@@ -232,6 +241,7 @@ class Running:
 
     def _preempt(self, victim: Progress, now: float) -> Event:
         self.remove(victim)
+        victim.preempted()
         self.release(victim)
         victim.state = State.WAITING
         victim.wants_fetch = False

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from services.core.ids import BlockId
 from services.core.memory import EngineMemory
-from services.core.model_config import KVFormat
+from services.core.model_config import WHOLE, KVFormat
 from services.core.plan import Chunk, StepPlan, StepResult
 
 
@@ -36,12 +36,12 @@ class KVAccess(Protocol):
         """Fill a block. Raises `KVCorrupt` if the content is not exactly `format.block_bytes` long."""
         ...
 
-    def copy_out(self, block: BlockId, into: memoryview) -> None:
-        """Copy a block into memory of its size; other threads run meanwhile."""
+    def copy_out(self, block: BlockId, into: memoryview, part: slice = WHOLE) -> None:
+        """Copy a part of a block into memory of that size; other threads run meanwhile."""
         ...
 
-    def copy_in(self, block: BlockId, content: memoryview) -> memoryview:
-        """Fill a block, as `write_block` does, while other threads run; `content` is read once.
+    def copy_in(self, block: BlockId, content: memoryview, part: slice = WHOLE) -> memoryview:
+        """Fill a part of a block, as `write_block` does, while other threads run; `content` is read once.
 
         Returns the bytes that were filled in, in host memory that the writer of `content` cannot reach, so that
         whoever verifies them verifies what is in the block. To be looked at before the next call.

@@ -11,7 +11,7 @@ import torch
 
 from services.core.errors import KVCorrupt
 from services.core.ids import BlockId
-from services.core.model_config import KVFormat
+from services.core.model_config import WHOLE, KVFormat
 from services.engine.kv_layer import LayerKV
 
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
@@ -65,20 +65,21 @@ class KVCache:
         """See `KVAccess.write_block`."""
         self.copy_in(block, content)
 
-    def copy_out(self, block: BlockId, into: memoryview) -> None:
+    def copy_out(self, block: BlockId, into: memoryview, part: slice = WHOLE) -> None:
         """See `KVAccess.copy_out`."""
-        torch.from_numpy(np.frombuffer(into, np.uint8)).copy_(self._bytes[block])
+        torch.from_numpy(np.frombuffer(into, np.uint8)).copy_(self._bytes[block, part])
 
-    def copy_in(self, block: BlockId, content: memoryview) -> memoryview:
+    def copy_in(self, block: BlockId, content: memoryview, part: slice = WHOLE) -> memoryview:
         """See `KVAccess.copy_in`."""
-        if content.nbytes != self._format.block_bytes:
-            raise KVCorrupt(f"a block has {content.nbytes} bytes where its format has {self._format.block_bytes}")
+        filled = self._bytes[block, part]
+        if content.nbytes != filled.nbytes:
+            raise KVCorrupt(f"there are {content.nbytes} bytes for {filled.nbytes} of a block")
         if self.device.type == "cpu":
-            copy = self._bytes[block].numpy()
+            copy = filled.numpy()
             np.copyto(copy, np.frombuffer(content, np.uint8))
         else:
             copy = np.frombuffer(content, np.uint8).copy()
-            self._bytes[block].copy_(torch.from_numpy(copy))
+            filled.copy_(torch.from_numpy(copy))
         return copy.data.toreadonly()
 
     def _views(self, start: int) -> LayerKV:

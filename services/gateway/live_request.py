@@ -51,8 +51,10 @@ class LiveRequest:
     stream_span: Span | None = None
     """From the first event to the last message."""
     first_text_at: float | None = None
-    avoided: set[str] = field(default_factory=set)
-    """Incarnations of schedulers that were lost or are leaving."""
+    left: set[str] = field(default_factory=set)
+    """Incarnations of schedulers that are leaving."""
+    lost: set[str] = field(default_factory=set)
+    """Incarnations of schedulers to which a session was lost; they are asked again if there is no other."""
 
     def begin(self, request: Request, answers: Sequence[Answer]) -> None:
         """What is asked for is known."""

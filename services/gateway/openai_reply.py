@@ -26,6 +26,8 @@ _STATUS: dict[type[DiptychError], tuple[int, str]] = {
     errors.Overloaded: (429, "rate_limit_error"),
     errors.QueueTimeout: (429, "rate_limit_error"),
     errors.NeverFits: (400, "invalid_request_error"),
+    # Clients try again by themselves after 5xx.
+    errors.Poisonous: (422, "invalid_request_error"),
     errors.WorkerLost: (503, "service_unavailable_error"),
     errors.Draining: (503, "service_unavailable_error"),
     errors.NoWorkers: (503, "service_unavailable_error"),

@@ -12,7 +12,9 @@ from services.gateway.live_request import LiveRequest
 from services.gateway.outlet import Outlet
 from services.gateway.schedulers import Schedulers
 from services.gateway.settings import Settings
+from services.pb import session_pb2
 from services.runtime.process import Process
+from services.runtime.session import Session
 from services.runtime.telemetry import traceparent
 
 
@@ -27,6 +29,8 @@ class Pursuit:
     outlet: Outlet
     has_prompt: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the answer's prompt was computed: the same prompt is then quickly found again."""
+    losses: int = 0
+    """Schedulers that were lost while they held the request; those that leave in good order do not count."""
 
     async def run(self, request: Request) -> None:
         """Returns when the answer is complete and sent.
@@ -47,33 +51,38 @@ class Pursuit:
         """Until the answer is complete, or another scheduler is to go on with it."""
         attempt_number = request.key.attempt
         self.live.note_attempt(attempt_number)
-        with self._start(request) as attempt:
+        session = await self._scheduler(request)
+        incarnation = session.peer.incarnation
+        with self.schedulers.start(request, traceparent(self.live.span), session) as attempt:
             self.answer.started(time.monotonic())
             try:
-                await self._follow(attempt)
+                if await self._follow(attempt):
+                    return
+                self.answer.lost(attempt_number, "the scheduler was lost", time.monotonic())
+                self.losses += 1
+                self.live.lost.add(incarnation)
             except Draining:
                 self.answer.lost(attempt_number, "the scheduler was leaving", time.monotonic())
-            self.live.avoided.add(attempt.session.peer.incarnation)
+                self.live.left.add(incarnation)
 
-    def _start(self, request: Request) -> Attempt:
-        number = request.key.attempt
-        if number >= self.process.settings.max_attempts:
-            raise WorkerLost(f"{number} schedulers were lost while they held the request")
+    async def _scheduler(self, request: Request) -> Session[session_pb2.Down]:
+        settings, key = self.process.settings, request.key
+        if self.losses >= settings.max_attempts:
+            raise WorkerLost(f"{self.losses} schedulers were lost while they held the request")
         try:
-            return self.schedulers.start(request, traceparent(self.live.span), self.live.avoided)
+            return await self.schedulers.found(key.request_id, self.live.left, self.live.lost, settings.scheduler_wait)
         except NoWorkers as error:
-            if number == 0:
+            if key.attempt == 0:
                 raise
             raise WorkerLost("the scheduler was lost and there is no other", retry_after=error.retry_after) from None
 
-    async def _follow(self, attempt: Attempt) -> None:
-        """Sends on what comes, until the answer is complete or the session is gone."""
+    async def _follow(self, attempt: Attempt) -> bool:
+        """Sends on what comes, until the answer is complete; False if the session is gone before."""
         answer, was_told = self.answer, False
         while answer.reason is None:
             arrivals = await attempt.arrivals()
             if not arrivals:
-                answer.lost(attempt.key.attempt, "the scheduler was lost", time.monotonic())
-                return
+                return False
             self._mark_streaming()
             for arrival in arrivals:
                 answer.take(arrival.event, arrival.at)
@@ -84,6 +93,7 @@ class Pursuit:
                 was_told = True
             if answer.reason is None:
                 await self.outlet.send(answer.take_delta())
+        return True
 
     def _mark_streaming(self) -> None:
         self.live.stage = "stream"

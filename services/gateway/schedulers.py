@@ -38,6 +38,8 @@ class Schedulers:
         )
         self.reachable = asyncio.Event()
         """Set while there is a live session."""
+        self._arrived = asyncio.Event()
+        """Set for a moment at each new session."""
 
     async def __aenter__(self) -> Self:
         await self._pool.__aenter__()
@@ -48,12 +50,21 @@ class Schedulers:
     async def __aexit__(self, *raised: object) -> None:
         await self._pool.__aexit__(*raised)
 
-    def start(self, request: Request, traceparent: str, avoided: Collection[str] = ()) -> Attempt:
-        """Sends the request to a scheduler whose incarnation is not in `avoided`. Use as a context manager.
+    async def found(self, request_id: RequestId, left: Collection[str], lost: Collection[str], wait: float) -> Link:
+        """A session for the request, to no incarnation that has `left`, and to one that was `lost` only if need be.
 
-        Raises NoWorkers if there is none.
+        Waits up to `wait` seconds for one to come. Raises NoWorkers.
         """
-        session = self._pick(request.key.request_id, avoided)
+        try:
+            async with asyncio.timeout(wait):
+                while (session := self._pick(request_id, left, lost)) is None:
+                    await self._arrived.wait()
+        except TimeoutError:
+            raise NoWorkers("no scheduler is reachable", retry_after=RETRY_SECONDS) from None
+        return session
+
+    def start(self, request: Request, traceparent: str, session: Link) -> Attempt:
+        """Sends the request to a scheduler. Use as a context manager."""
         attempt = Attempt(request, session, lambda: self._forget(request.key))
         self._attempts[request.key] = attempt
         try:
@@ -86,6 +97,8 @@ class Schedulers:
         if session.peer.fingerprint and session.peer.fingerprint != self._fingerprint:
             raise KVIncompatible("the scheduler serves another model")
         self.reachable.set()
+        self._arrived.set()
+        self._arrived.clear()
 
     def received(self, session: Link, message: session_pb2.Up, now: float) -> None:
         for event in message.events.events:
@@ -101,13 +114,15 @@ class Schedulers:
         if not self._pool.sessions():
             self.reachable.clear()
 
-    def _pick(self, request_id: RequestId, avoided: Collection[str]) -> Link:
+    def _pick(self, request_id: RequestId, left: Collection[str], lost: Collection[str]) -> Link | None:
         """By rendezvous hashing: even, and the same for the same id as long as the same schedulers live."""
-        candidates = [session for session in self._pool.sessions() if session.peer.incarnation not in avoided]
-        staying = [session for session in candidates if session.address not in self._draining]
-        if not candidates:
-            raise NoWorkers("no scheduler is reachable", retry_after=RETRY_SECONDS)
-        return max(staying or candidates, key=lambda session: _weight(request_id, session.peer.incarnation))
+
+        def merit(session: Link) -> tuple[bool, bool, bytes]:
+            incarnation = session.peer.incarnation
+            return session.address not in self._draining, incarnation not in lost, _weight(request_id, incarnation)
+
+        candidates = [session for session in self._pool.sessions() if session.peer.incarnation not in left]
+        return max(candidates, key=merit, default=None)
 
     def _forget(self, key: RequestKey) -> None:
         self._attempts.pop(key, None)

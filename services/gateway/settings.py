@@ -38,6 +38,8 @@ class Settings(ServiceSettings):
     slow_client_seconds: float = Field(default=30.0, gt=0)
     """A client that does not read for so long is cut."""
     max_attempts: int = Field(default=3, ge=1)
-    """Schedulers tried for one request."""
+    """Schedulers that may be lost, one after the other, while they hold a request."""
+    scheduler_wait: float = Field(default=5.0, ge=0)
+    """Seconds for which a request that finds no scheduler waits for one, at its beginning and whenever it lost one."""
     remembered_requests: int = Field(default=1024, ge=0)
     """Finished requests that GetRequest can tell of."""

@@ -95,6 +95,7 @@ class Exchange:
 
     def written(self, party: Party, key: RequestKey, blocks: Iterable[Sealing]) -> list[Notice]:
         """A near writer has copied these whole into their pages. What comes too late, or again, is refused."""
+        sealed: list[Stand] = []
         notices: list[Notice] = []
         late: list[BlockHash] = []
         for sealing in blocks:
@@ -102,7 +103,8 @@ class Exchange:
             if block is None:
                 late.append(sealing.hash)
             else:
-                notices += self.seal(block, sealing.checksum)
+                notices += self._seal(block, sealing.checksum, sealed)
+        notices += self._sealed(sealed)
         return [*notices, Wanted(party, key, refused=tuple(late))] if late else notices
 
     def given_up(self, party: Party, key: RequestKey, blocks: Iterable[tuple[BlockHash, int]]) -> list[Notice]:
@@ -157,15 +159,8 @@ class Exchange:
 
     def seal(self, block: Block, checksum: int) -> list[Notice]:
         """All bytes of the block are in its page. Raises StaleHandoff if it was given up meanwhile."""
-        writer = block.writer.holder
-        notices: list[Notice] = []
-        for stand in self.index.written(block, checksum):
-            record = self._records.live[stand.holder.key]
-            record.add_sealed(block)
-            if stand.holder != writer:
-                notices += record.there_already((block.hash,))
-            notices += self._handoffs.follow(record, record.handoff.hear(Fact.SEALED)) + self._handoffs.settle(record)
-        return notices + self._handoffs.serve()
+        sealed: list[Stand] = []
+        return self._seal(block, checksum, sealed) + self._sealed(sealed)
 
     def give_up(self, block: Block) -> list[Notice]:
         """The block will not come from its writer, and no copy runs. Nothing if it is settled already."""
@@ -232,6 +227,26 @@ class Exchange:
         assert self.index.num_pins == of_handoffs + self.loans.num_pins, "something is pinned for nobody"
 
     # --- private
+
+    def _seal(self, block: Block, checksum: int, sealed: list[Stand]) -> list[Notice]:
+        """One of several: those who waited for it are added to `sealed`."""
+        writer = block.writer.holder
+        notices: list[Notice] = []
+        for stand in self.index.written(block, checksum):
+            record = self._records.live[stand.holder.key]
+            record.add_sealed(block)
+            if stand.holder != writer:
+                notices += record.there_already((block.hash,))
+            sealed.append(stand)
+        return notices
+
+    def _sealed(self, stands: Iterable[Stand]) -> list[Notice]:
+        """Of each hand-over once, however many of its blocks there are."""
+        notices: list[Notice] = []
+        for key in dict.fromkeys(stand.holder.key for stand in stands):
+            record = self._records.live[key]
+            notices += self._handoffs.follow(record, record.handoff.hear(Fact.SEALED)) + self._handoffs.settle(record)
+        return notices + self._handoffs.serve()
 
     def _lent_to(self, party: Party, block_hash: BlockHash, generation: int) -> Block | None:
         block = self.index.lent_at(generation)

@@ -33,6 +33,8 @@ class AnswerKeeping:
         room = self._most - self._in_flight if publication else 0
         for block in blocks[room:]:
             self._loop.batcher.unpin(block.block)
+        if self._is_on and len(blocks) > room:
+            self._client.not_kept(len(blocks) - room)
         if publication and (kept := blocks[:room]):
             self._in_flight += len(kept)
             publication.add(kept)
@@ -40,7 +42,7 @@ class AnswerKeeping:
     def finish(self, key: RequestKey) -> None:
         """No more come; those added go on."""
         if publication := self._kept.pop(key, None):
-            publication.finish()
+            self._client.leave(publication)
 
     def _publication(self, work: Work) -> Publication | None:
         if (there := self._kept.get(work.key)) is None and (store := self._store_for(work)):

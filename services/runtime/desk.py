@@ -86,6 +86,12 @@ class Desk:
         self._is_draining = True
         await self._idle.wait()
 
+    def hand_back(self) -> None:
+        """The time is over: schedulers go on elsewhere with what is still here."""
+        for work in list(self._works.values()):
+            self._drop(work)
+            self._letters.add(work.session, [codec.failed_event(work.key, Draining("this worker is leaving"))])
+
     def holdings(self) -> list[operations_pb2.Holding]:
         """Works on the desk and what the batch holds, for the audit."""
         now = time.monotonic()

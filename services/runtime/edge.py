@@ -34,6 +34,7 @@ STATUS: dict[type[DiptychError], grpc.StatusCode] = {
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.QueueTimeout: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.NeverFits: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Poisonous: grpc.StatusCode.FAILED_PRECONDITION,
     errors.WorkerLost: grpc.StatusCode.UNAVAILABLE,
     errors.Draining: grpc.StatusCode.UNAVAILABLE,
     errors.NoWorkers: grpc.StatusCode.UNAVAILABLE,

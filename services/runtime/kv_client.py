@@ -54,6 +54,8 @@ class KVClient:
         far = FarWay(kv, block_bytes, self.links, self._thread, terms.faults)
         self._tools = Tools(self.links, self._near, far, telemetry, metrics, terms.faults)
         self._publications: set[Publication] = set()
+        self._outliving: set[Publication] = set()
+        """Of the publications, those whose request is over."""
         self._fetches: set[Fetch] = set()
 
     def near_stores(self) -> list[str]:
@@ -67,6 +69,16 @@ class KVClient:
     def keep(self, lane: Lane, calls: WriterCalls) -> Publication:
         """Begins to put blocks into the store's cache, for whoever comes: those that it has room for, and lacks."""
         return self._begun(Publication(self._tools, lane, calls, is_cache=True))
+
+    def leave(self, publication: Publication) -> None:
+        """Its request is over: no more is added, and what was goes on."""
+        publication.finish()
+        if publication in self._publications:
+            self._outliving.add(publication)
+
+    def not_kept(self, blocks: int) -> None:
+        """Counts blocks that were to be kept and are not even offered."""
+        self._tools.count(None, "put", 0, {"dropped": blocks})
 
     def claim(self, lane: Lane, calls: ReaderCalls) -> Fetch:
         """Claims a hand-over at once; what of it is wanted may be said later."""
@@ -84,7 +96,10 @@ class KVClient:
     def holdings(self) -> list[operations_pb2.Holding]:
         """Transfers under way, for the audit."""
         now = time.monotonic()
-        puts = [("publication", p.lane, now - p.since, p.num_unsealed) for p in self._publications]
+        puts = [
+            ("keeping" if p in self._outliving else "publication", p.lane, now - p.since, p.num_unsealed)
+            for p in self._publications
+        ]
         gets = [(f.holding, f.lane, now - f.since, f.num_missing) for f in self._fetches]
         return [
             operations_pb2.Holding(
@@ -95,8 +110,12 @@ class KVClient:
 
     def _begun(self, publication: Publication) -> Publication:
         self._publications.add(publication)
-        publication.task.add_done_callback(lambda _: self._publications.discard(publication))
+        publication.task.add_done_callback(lambda _: self._forget(publication))
         return publication
+
+    def _forget(self, publication: Publication) -> None:
+        self._publications.discard(publication)
+        self._outliving.discard(publication)
 
     def _watch(self, fetch: Fetch) -> None:
         self._fetches.add(fetch)

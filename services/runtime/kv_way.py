@@ -13,18 +13,19 @@ from typing import Literal, NamedTuple, Protocol
 from services.core.batch_events import FetchBlock, SealedBlock
 from services.core.errors import DiptychError
 from services.core.ids import BlockId, RequestKey
+from services.core.model_config import WHOLE
 
 
 class BlockBytes(Protocol):
     """Blocks of a KV cache as bytes; both are called on the transfer thread, for blocks that are pinned."""
 
-    def copy_out(self, block: BlockId, into: memoryview) -> None:
-        """Copies all bytes of a block."""
+    def copy_out(self, block: BlockId, into: memoryview, part: slice = WHOLE) -> None:
+        """Copies a part of a block into as many bytes."""
         ...
 
-    def copy_in(self, block: BlockId, content: memoryview) -> memoryview:
-        """Fills a block, and returns what it was filled with, where nobody else can reach it. Raises KVCorrupt for a
-        wrong length."""
+    def copy_in(self, block: BlockId, content: memoryview, part: slice = WHOLE) -> memoryview:
+        """Fills a part of a block, and returns what it was filled with, where nobody else can reach it. Raises
+        KVCorrupt for a wrong length."""
         ...
 
 

@@ -1,7 +1,7 @@
 """A process's life: settings, event loop, signals, logs, telemetry; the same for all five services.
 
 Drain order: draining is announced, health says NOT_SERVING, the server finishes what it has, the bus closes, telemetry
-is flushed.
+is flushed. A second signal ends the waiting for what is in flight.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic
 
 import uvloop
@@ -53,6 +53,8 @@ class Process(Generic[SettingsT]):
     """Not entered yet: register listeners first; `serving` enters it."""
     stopping: asyncio.Event
     """Set by SIGTERM, SIGINT or the parent's end."""
+    hurrying: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by a second signal: what is in flight is waited for no longer."""
 
 
 def new_process(service: str, settings: SettingsT) -> Process[SettingsT]:
@@ -96,7 +98,7 @@ async def _live(service: str, settings: SettingsT, main: Callable[[Process[Setti
     process = new_process(service, settings)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, process.stopping.set)
+        loop.add_signal_handler(number, _told_to_stop, process)
     if settings.exit_with_parent:
         _stop_with_parent(loop, process.stopping)
     try:
@@ -104,6 +106,10 @@ async def _live(service: str, settings: SettingsT, main: Callable[[Process[Setti
     finally:
         await asyncio.to_thread(process.telemetry.shutdown)
     log.info("stopped")
+
+
+def _told_to_stop(process: Process[SettingsT]) -> None:
+    (process.hurrying if process.stopping.is_set() else process.stopping).set()
 
 
 def _stop_with_parent(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:

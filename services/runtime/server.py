@@ -54,6 +54,8 @@ class Parts:
     http_address: str = ""
     idle: Callable[[], Awaitable[None]] | None = None
     """Returns once nothing is in flight; the drain waits for it, up to `drain_seconds`."""
+    hand_back: Callable[[], None] | None = None
+    """Gives what is still in flight then back to whoever started it, to go on elsewhere."""
 
 
 class Server(operations_pb2_grpc.OperationsServicer):
@@ -95,7 +97,10 @@ class Server(operations_pb2_grpc.OperationsServicer):
                 raise outcome
 
     async def drain(self) -> None:
-        """Takes nothing new, says so, and returns when nothing is in flight or the grace period is over."""
+        """Takes nothing new, says so, and returns when nothing is in flight.
+
+        When the grace period is over, or at once if the process is told again to stop, the rest is given back.
+        """
         self._is_ready = False
         self._is_draining = True
         await self._health.set(READY, health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -103,11 +108,17 @@ class Server(operations_pb2_grpc.OperationsServicer):
         await self._process.bus.flush()
         if self._parts.idle is None:
             return
+        waits = [asyncio.ensure_future(self._parts.idle()), asyncio.create_task(self._process.hurrying.wait())]
         try:
-            async with asyncio.timeout(self._process.settings.drain_seconds):
-                await self._parts.idle()
-        except TimeoutError:
-            log.warning("still busy after the grace period, ending what is left")
+            timeout = self._process.settings.drain_seconds
+            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not waits[0].done():
+                log.warning("still busy after the grace period, ending what is left")
+                if self._parts.hand_back:
+                    self._parts.hand_back()
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     def announcement(self) -> operations_pb2.Announcement:
         identity, parts = self._process.identity, self._parts

@@ -16,6 +16,7 @@ from services.core.batch_events import Event
 from services.core.batcher import Batcher
 from services.core.errors import EngineFault
 from services.core.plan import StepPlan, StepResult
+from services.core.reuse import Reuse
 from services.pb import operations_pb2
 from services.runtime.faults import Faults
 from services.runtime.metrics import Metrics
@@ -61,7 +62,7 @@ class StepLoop:
 
     def load(self) -> operations_pb2.Load:
         """How busy the batch is."""
-        batcher, cost = self.batcher, self.batcher.cost
+        batcher, cost, work = self.batcher, self.batcher.cost, self.batcher.workload
         total = batcher.limits.num_blocks
         return operations_pb2.Load(
             running=batcher.num_running,
@@ -69,7 +70,7 @@ class StepLoop:
             blocks_total=total,
             blocks_used=total - batcher.free_blocks - batcher.cached_blocks,
             blocks_cached=batcher.cached_blocks,
-            waiting_tokens=batcher.waiting_tokens,
+            waiting_tokens=work.waiting_tokens,
             max_running=batcher.limits.max_running,
             cost_fixed=cost.fixed,
             cost_per_token=cost.per_token,
@@ -77,9 +78,9 @@ class StepLoop:
             cost_per_context=cost.per_context,
             step_seconds=batcher.limits.step_seconds,
             block_size=batcher.limits.block_size,
-            context_tokens=batcher.context_tokens,
+            context_tokens=work.context_tokens,
             max_context=batcher.limits.max_context,
-            own_tokens=batcher.own_tokens,
+            own_tokens=work.own_tokens,
         )
 
     async def run(self, observer: Observer) -> None:
@@ -107,7 +108,15 @@ class StepLoop:
         result = await self._execute(plan)
         self.computing = None
         now = time.monotonic()
-        observer.deliver(self.batcher.apply(result, now), now)
+        events = self.batcher.apply(result, now)
+        self._count(self.batcher.reuse)
+        observer.deliver(events, now)
+
+    def _count(self, reuse: Reuse) -> None:
+        for source, tokens in reuse.take_prefix().items():
+            self._metrics.count("diptych_prefix_tokens_total", tokens, source=source)
+        for reason, tokens in reuse.take_again().items():
+            self._metrics.count("diptych_recomputed_tokens_total", tokens, reason=reason)
 
     async def _until_woken(self) -> None:
         """Looks up now and then while requests wait for a transfer, for their deadlines pass without an event."""

@@ -86,6 +86,7 @@ async def serve_worker(process: Process[WorkerSettingsT], engine: WorkerEngine, 
         fingerprint=engine.digest,
         format=engine.format,
         idle=desk.idle,
+        hand_back=desk.hand_back,
     )
     async with client, serving(process, parts) as server:
         await server.live(loop.run(desk), stores.keep(), watchdog.run(lambda: loop.computing))

@@ -40,6 +40,7 @@ async def main(process: Process[Settings]) -> None:
         load=load,
         peers=workers.peers,
         idle=conductor.idle,
+        hand_back=conductor.hand_back,
     )
     async with serving(process, parts) as server:
         await server.live(workers.keep(), blocks.keep())

@@ -1,7 +1,7 @@
 """One request that asks for a place: with what it may have, before which view, at which moment."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from services.core.blocks import BlockNames
@@ -38,6 +38,17 @@ class Asking:
     names: BlockNames
     now: float
     rules: Rules
+    _held: dict[tuple[str, str], Mapping[str, int]] = field(default_factory=dict, init=False, repr=False)
+
+    def held(self, table: WorkerTable) -> Mapping[str, int]:
+        """How many of the prompt's first full blocks each store holds that has any; looked up once."""
+        fingerprint, kv_format, prefixes = table.kind.fingerprint, table.kind.format, self.view.prefixes
+        if (fingerprint, kv_format) not in self._held:
+            hashes: Sequence[BlockHash] = ()
+            if prefixes.has_any(fingerprint, kv_format):
+                hashes = self.names.of(self.request.tokens, bytes.fromhex(fingerprint), table.block_size)
+            self._held[fingerprint, kv_format] = prefixes.longest(hashes, fingerprint, kv_format) if hashes else {}
+        return self._held[fingerprint, kv_format]
 
     def hashes(self, table: WorkerTable) -> Sequence[BlockHash]:
         """Of the full blocks before the last known token, which is computed wherever it goes."""

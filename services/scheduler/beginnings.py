@@ -55,11 +55,12 @@ def _local_blocks(asking: Asking, table: WorkerTable) -> Floats:
 
 def _stored_blocks(asking: Asking, table: WorkerTable) -> tuple[int, Floats]:
     """The most blocks of the prompt that a store has which this kind reaches, and how fast each worker gets them."""
-    prefixes = asking.view.prefixes
-    if not asking.rules.may_fetch or not prefixes.has_any(table.kind.fingerprint, table.kind.format):
+    if not asking.rules.may_fetch or not (held := asking.held(table)):
         return 0, np.empty(0)
-    longest = prefixes.longest(asking.hashes(table), table.kind.fingerprint, table.kind.format)
-    reached = {store: longest[store] for store in table.kind.stores - asking.view.unready_stores if store in longest}
+    # The last token is computed wherever the prompt goes, so the block that it completes is worth nothing.
+    useful = (len(asking.request.tokens) - 1) // table.block_size
+    stores = table.kind.stores - asking.view.unready_stores
+    reached = {store: min(blocks, useful) for store, blocks in held.items() if store in stores}
     if not reached:
         return 0, np.empty(0)
     most = max(reached.values())

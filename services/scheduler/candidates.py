@@ -95,13 +95,15 @@ def scored_local(asking: Asking, decode: Scored) -> Scored:
     beside = cost_model.rows(costs, rows, table.column("contexts") * rows / np.maximum(count, 1.0))
     beginning = beginning_of(asking, table, costs, beside)
     wait = np.maximum(table.column("busy_until") - asking.now, 0.0)
+    # Every step of the prompt is one of theirs too; it holds them up by what it takes beyond that.
+    theirs = beginning.computing.steps * (costs.fixed + beside) * table.column("pace")
     terms = {
         "wait": wait,
         "transfer": beginning.transfer,
         "compute": beginning.seconds,
         "delay": _delay(asking, table, wait, beginning.seconds),
         # Those whose first token is still to come land while the prompt is computed, and then stand still too.
-        "stall": count * beginning.seconds,
+        "stall": count * np.maximum(beginning.seconds - theirs, 0.0),
         **decode.terms,
     }
     return replace(

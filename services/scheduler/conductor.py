@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from services.core.blocks import BlockNames
-from services.core.errors import DiptychError, Draining
+from services.core.errors import DiptychError, Draining, Overloaded
 from services.core.ids import RequestKey
 from services.core.request import Request
 from services.pb import operations_pb2, session_pb2
@@ -26,6 +26,7 @@ from services.scheduler.asking import Rules
 from services.scheduler.cluster_view import ClusterView
 from services.scheduler.entrance import Entrance
 from services.scheduler.policies import POLICIES
+from services.scheduler.retries import Retries, without
 from services.scheduler.settings import Settings
 from services.scheduler.story import NOT_BEGUN, Phase, Placement, Story
 from services.scheduler.ticket import Outbox, Ticket, UpSession, own_first_attempt
@@ -42,14 +43,13 @@ class Conductor:
         self._place = POLICIES[process.settings.policy]
         self._entrance = Entrance(process.settings.queue(), view)
         self._accounts = Accounts(view, self._entrance, process.metrics)
+        self._retries = Retries(process.settings, view)
         self._queue = self._entrance.queue
         self._tickets: dict[RequestKey, Ticket] = {}
         self._by_gateway_key: dict[RequestKey, Ticket] = {}
         self._outbox = Outbox()
         self._expiry = Alarm(self.assign)
         """Who waits too long is told at that time, also when nothing else happens."""
-        self._is_flushing = False
-        """The outbox is about to be sent."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_draining = False
@@ -91,18 +91,17 @@ class Conductor:
             ticket = self._tickets.get(codec.key_from_pb(event))
             if ticket is None:
                 continue
-            if self._relays(ticket, event):
+            if ticket.relays(event):
                 self._outbox.pass_on(ticket, event)
                 continue
             has_changed = True
             fault = outcome_of(partial(self._take, ticket, address, event, now))
             if fault is not None:
                 self._carry_out(ticket, ticket.story.refused(fault), now)
-        if has_changed:
+        if self._retries.clear() or has_changed:
             self.assign()
-        elif not self._is_flushing:
-            self._is_flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
+        else:
+            self._outbox.flush_soon()
 
     def lost(self, address: str) -> None:
         """A worker's session ended."""
@@ -121,7 +120,11 @@ class Conductor:
             self._carry_out(ticket, ticket.story.refused(error), now)
         for request in self._entrance.candidates(now):
             ticket = self._tickets[request.key]
-            placement = self._placement(request)
+            closed = self._retries.closed_to(ticket, now)
+            placement = self._placement(request, closed)
+            if closed and not isinstance(placement, Placement):
+                # Its turn comes.
+                continue
             if placement is None:
                 self._entrance.pass_over(request, ticket.model, now)
             elif isinstance(placement, DiptychError):
@@ -131,11 +134,11 @@ class Conductor:
                 self._entrance.take(request, placement.cached_tokens(request))
                 self._begin(ticket, placement)
         self._outbox.flush()
-        self._expiry.set(self._queue.next_expiry())
+        self._expiry.set(min(filter(None, (self._queue.next_expiry(), self._retries.next_end(now))), default=None))
 
-    def _placement(self, request: Request) -> Placement | DiptychError | None:
+    def _placement(self, request: Request, closed: frozenset[str]) -> Placement | DiptychError | None:
         ticket = self._tickets[request.key]
-        rules = Rules(self._settings.split, self._entrance.restriction(request))
+        rules = Rules(self._settings.split, without(closed, self._entrance.restriction(request)))
         now = time.monotonic()
         return outcome_of(partial(self._place, request, self._view, ticket.names, ticket.model, now, rules))
 
@@ -158,6 +161,13 @@ class Conductor:
         self._is_draining = True
         await self._idle.wait()
 
+    def hand_back(self) -> None:
+        """The time is over: gateways go on elsewhere with what has not ended."""
+        now = time.monotonic()
+        for ticket in list(self._tickets.values()):
+            self._carry_out(ticket, ticket.story.refused(Draining("this scheduler is leaving")), now)
+        self._outbox.flush()
+
     def holdings(self) -> list[operations_pb2.Holding]:
         now = time.monotonic()
         return [ticket.holding(now) for ticket in self._tickets.values()]
@@ -173,7 +183,8 @@ class Conductor:
             return
         span = self._telemetry.start("scheduler.request", start.traceparent)
         timeline = Timeline(self._telemetry, traceparent(span), now)
-        story = Story(request, self._settings.max_attempts)
+        story = Story(request, self._settings.max_attempts, self._settings.max_deaths)
+        self._retries.came()
         names = BlockNames(request.salt)
         ticket = Ticket(story, session, gateway_key, span, timeline, began=now, filed=request.key, names=names)
         self._accounts.opened(ticket)
@@ -200,16 +211,6 @@ class Conductor:
     def _cancel(self, ticket: Ticket, now: float) -> None:
         self._carry_out(ticket, ticket.story.cancelled(), now)
         self._close(ticket, now)
-
-    def _relays(self, ticket: Ticket, event: session_pb2.Event) -> bool:
-        """Whether an event is nothing but the next tokens of an answer; they are then noted in its story."""
-        if event.segments or not event.HasField("tokens") or event.tokens.logprobs:
-            return False
-        return ticket.story.goes_on(event.tokens.first_index, event.tokens.ids)
-
-    def _flush(self) -> None:
-        self._is_flushing = False
-        self._outbox.flush()
 
     def _take(self, ticket: Ticket, address: str, event: session_pb2.Event, now: float) -> None:
         if event.segments and ticket.placement:
@@ -241,6 +242,7 @@ class Conductor:
         ticket.note(placement)
         self._view.placed_on(ticket.story.request, record, now, placement.hashes)
         legs = ticket.story.placed(placement)
+        self._retries.began(ticket)
         self._carry_out(ticket, legs, time.monotonic())
         if ticket.timeline.segment == "scheduler.place":
             ticket.timeline.close(time.monotonic())
@@ -266,13 +268,16 @@ class Conductor:
 
     def _requeue(self, ticket: Ticket, error: DiptychError, now: float) -> None:
         """The story speaks of a new attempt: file it anew, ahead of those that have not begun."""
+        if not isinstance(error, NOT_BEGUN) and (refusal := self._retries.lost(ticket, len(self._tickets), now)):
+            return self._carry_out(ticket, ticket.story.refused(refusal), now)
         del self._tickets[ticket.filed]
         self._view.over(ticket.filed, now)
         ticket.filed = ticket.key
         self._tickets[ticket.filed] = ticket
         ticket.timeline.lapse("scheduler.lost_attempt", now)
         ticket.timeline.enter("scheduler.queue", now, {"diptych.because": error.reason})
-        if not isinstance(error, NOT_BEGUN):
+        if not isinstance(error, Overloaded):
+            # A worker that leaves may have begun it long ago, and is not asked again.
             ticket.queued_until = None
         ticket.queued_until = self._queue.push_back(ticket.story.request, now, ticket.queued_until, ticket.model)
 
@@ -286,6 +291,7 @@ class Conductor:
         ticket.timeline.close(now, error)
         self._telemetry.end(ticket.span, error)
         self._accounts.count(ticket)
+        self._retries.over(ticket)
         self._queue.remove(ticket.filed)
         self._view.over(ticket.filed, now, len(ticket.story.emitted) if error is None else 0)
         self._tickets.pop(ticket.filed, None)

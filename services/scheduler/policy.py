@@ -15,13 +15,13 @@ from hashlib import blake2b
 
 from services.core.block_facts import BlockSource
 from services.core.blocks import BlockNames
-from services.core.model_config import KVFormat
 from services.core.request import Request
 from services.scheduler.asking import Asking, Rules
 from services.scheduler.candidates import Scored, scored_decode, scored_local, scored_prefill
 from services.scheduler.cluster_view import ClusterView, WorkerStatus
 from services.scheduler.decision_record import recorded
 from services.scheduler.story import Placement
+from services.scheduler.worker_table import WorkerTable
 
 ANY_WAY = Rules()
 
@@ -118,24 +118,19 @@ def placed(asking: Asking, fingerprint: str, policy: Policy) -> Placement | None
 def handover_store(request: Request, prefill: WorkerStatus, decode: WorkerStatus, view: ClusterView) -> tuple[str, str]:
     """A store that both reach, and why: one near prefill, which writes every block, before one near decode."""
 
-    def preference(address: str) -> tuple[bool, bool, bytes]:
-        return address in prefill.near_stores, address in decode.near_stores, _rendezvous(request, address)
-
-    address = max(view.stores_of(prefill, decode), key=preference)
+    stores = view.stores_of(prefill, decode)
+    kept = stores & prefill.near_stores or stores
+    kept = kept & decode.near_stores or kept
+    address = max(kept, key=lambda each: _rendezvous(request, each))
     near = [worker.name for worker in (prefill, decode) if address in worker.near_stores]
     return address, f"{view.name_of(address)}{' near ' if near else ''}{' and '.join(near)}"
 
 
-def known_sources(
-    request: Request, worker: WorkerStatus, view: ClusterView, names: BlockNames
-) -> tuple[BlockSource, ...]:
+def known_sources(asking: Asking, worker: WorkerStatus, table: WorkerTable) -> tuple[BlockSource, ...]:
     """Stores with the beginning of the prompt that the worker reaches, the most blocks first, then the near ones."""
-    if not view.prefixes.has_any(worker.fingerprint, worker.format):
-        return ()
-    block_size = KVFormat.parsed(worker.format).block_size
-    hashes = names.of(request.tokens, bytes.fromhex(worker.fingerprint), block_size)
-    longest = view.prefixes.longest(hashes, worker.fingerprint, worker.format)
-    reached = [BlockSource(address, longest[address]) for address in view.stores_of(worker) if address in longest]
+    held = asking.held(table)
+    stores = asking.view.stores_of(worker) if held else ()
+    reached = [BlockSource(address, blocks) for address, blocks in held.items() if address in stores]
     return tuple(sorted(reached, key=lambda s: (-s.blocks, s.kvstore not in worker.near_stores, s.kvstore)))[
         :MOST_SOURCES
     ]
@@ -179,7 +174,7 @@ def _unpaired(prefills: Sequence[Scored], decodes: Sequence[Scored], rules: Rule
 def _placement(asking: Asking, policy: Policy, way: _Way, reason: str, scored: Sequence[Scored]) -> Placement:
     request, view = asking.request, asking.view
     computes, decode = (view.workers[address] for address in way.addresses)
-    sources = known_sources(request, computes, view, asking.names)
+    sources = known_sources(asking, computes, way.computes.table)
     known = "; known " + ", ".join(f"{view.name_of(s.kvstore)}={s.blocks}" for s in sources) if sources else ""
     stored = max((source.blocks for source in sources), default=0)
     if min(stored, (len(request.tokens) - 1) // way.computes.table.block_size) > way.computes.cached[way.row]:

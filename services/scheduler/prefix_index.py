@@ -52,13 +52,19 @@ class PrefixIndex:
 
     def longest(self, hashes: Sequence[BlockHash], fingerprint: str, kv_format: str) -> dict[str, int]:
         """How many of the first blocks each store holds in this format; stores without the first one are left out."""
-        names = [short(each) for each in hashes]
-        counts = {}
-        for address, incoming in self._stores.items():
-            if _is_of(incoming, fingerprint, kv_format):
-                missing = (place for place, name in enumerate(names) if name not in incoming.blocks)
-                counts[address] = next(missing, len(names))
-        return {address: count for address, count in counts.items() if count}
+        counts: dict[str, int] = {}
+        having = [
+            (address, each.blocks) for address, each in self._stores.items() if _is_of(each, fingerprint, kv_format)
+        ]
+        # Few stores have the first block, so that most are looked at once.
+        for place, name in enumerate(map(short, hashes)):
+            still = [(address, blocks) for address, blocks in having if name in blocks]
+            if place and len(still) < len(having):
+                counts.update((address, place) for address, blocks in having if name not in blocks)
+            having = still
+            if not having:
+                return counts
+        return counts | {address: len(hashes) for address, _ in having if hashes}
 
     def check_invariants(self) -> None:
         """AssertionError if the books do not balance."""
@@ -77,4 +83,5 @@ class PrefixIndex:
 
 
 def _is_of(incoming: Incoming, fingerprint: str, kv_format: str) -> bool:
-    return (incoming.stock.fingerprint, incoming.stock.format) == (fingerprint, kv_format)
+    stock = incoming.stock
+    return stock.fingerprint == fingerprint and stock.format == kv_format

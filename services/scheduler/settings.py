@@ -34,6 +34,16 @@ class Settings(ServiceSettings):
     can be paired, or nowhere."""
     max_attempts: int = Field(default=3, ge=1)
     """How often a request is begun before its loss is reported."""
+    max_deaths: int = Field(default=2, ge=1)
+    """A request that was being computed when so many workers died, and did not get on between, is not tried again."""
+    trial_seconds: float = Field(default=0.5, ge=0)
+    """After a worker's death its requests are begun one at a time on each of the others, for so long at most."""
+    retry_share: float = Field(default=0.2, ge=0)
+    """Requests that may be begun anew, as a share of those that come; all that are in flight may be once."""
+    retry_rate: float = Field(default=1.0, ge=0)
+    """How many may be begun anew in a second however few come."""
+    retry_burst: int = Field(default=64, ge=1)
+    """How many may be begun anew at once however few are in flight."""
 
     def queue(self) -> Queue:
         """As these settings will have it."""

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from services.core.block_facts import BlockSource
-from services.core.errors import DiptychError, Draining, InternalError, Overloaded, WorkerLost
+from services.core.errors import DiptychError, Draining, InternalError, Overloaded, Poisonous, WorkerLost
 from services.core.ids import BlockHash
 from services.core.plan import TokenLogprobs
 from services.core.request import FinishReason, Request, Role
 from services.scheduler.decision import NOTHING, Decision
+from services.scheduler.suspicion import Deaths
 
 NOT_BEGUN = (Overloaded, Draining)
-"""What a worker answers when it did not begin: such an attempt does not count."""
+"""What a worker answers when it did not begin, or leaves in good order: such an attempt does not count."""
 
 
 class Phase(Enum):
@@ -117,13 +118,14 @@ Effect = StartLeg | PassFirstToken | CancelLeg | FinishLeg | Relay | Requeue | E
 class Story:
     """Facts are methods; each returns the effects, in order."""
 
-    def __init__(self, request: Request, max_attempts: int) -> None:
+    def __init__(self, request: Request, max_attempts: int, max_deaths: int = 2) -> None:
         self.request = request
         """The current attempt."""
         self.phase = Phase.QUEUED
         self.placement: Placement | None = None
         self._emitted = list(request.emitted)
         self._attempts_left = max_attempts
+        self._deaths = Deaths(max_deaths)
         self._live: set[str] = set()
         self._is_stopped = False
 
@@ -135,6 +137,11 @@ class Story:
     @property
     def emitted(self) -> tuple[int, ...]:
         return tuple(self._emitted)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be what its last worker died of."""
+        return self._deaths.is_suspect(len(self._emitted))
 
     def placed(self, placement: Placement) -> list[Effect]:
         """A place was found. Decode hears first, so that it claims the hand-over before prefill puts."""
@@ -201,10 +208,13 @@ class Story:
         return [*effects, self._end(End(error=error))]
 
     def lost(self, worker: str) -> list[Effect]:
-        """The session with a worker ended."""
+        """The session with a worker ended; if it was the one that computed the request, it may have died of that."""
         if worker not in self._live:
             return []
-        return self.failed(worker, WorkerLost("the worker that held the request is gone"))
+        error: DiptychError = WorkerLost("the worker that held the request is gone")
+        if worker == self._computing and not self._deaths.died(len(self._emitted)):
+            error = Poisonous("workers died while they computed this request; it is not tried again")
+        return self.failed(worker, error)
 
     def stop_seen(self, index: int) -> list[Effect]:
         """The gateway saw a stop string that ends with token `index`."""
@@ -223,6 +233,13 @@ class Story:
     def refused(self, error: DiptychError) -> list[Effect]:
         """It will not be placed: queue timeout, deadline, drain."""
         return [*self._cancel_legs(), self._end(End(error=error))]
+
+    @property
+    def _computing(self) -> str:
+        """The worker that computes it now."""
+        if self.placement is None:
+            return ""
+        return (self.phase is Phase.STARTED and self.placement.prefill) or self.placement.decode
 
     def _requeue(self, error: DiptychError) -> Requeue:
         if isinstance(error, NOT_BEGUN):

@@ -1,5 +1,6 @@
 """One request on the scheduler: its story, whom to tell, and the account of its time."""
 
+import asyncio
 from dataclasses import dataclass, field, replace
 
 from opentelemetry.trace import Span
@@ -63,6 +64,12 @@ class Ticket:
         """Digest of the model that its gateway serves; empty: any."""
         return self.session.peer.fingerprint
 
+    def relays(self, event: session_pb2.Event) -> bool:
+        """Whether an event is nothing but the next tokens of an answer; they are then noted in its story."""
+        if event.segments or not event.HasField("tokens") or event.tokens.logprobs:
+            return False
+        return self.story.goes_on(event.tokens.first_index, event.tokens.ids)
+
     def note(self, placement: Placement) -> None:
         """The current attempt has a place."""
         self.placement = placement
@@ -91,6 +98,8 @@ class Outbox:
     """Events for gateways, gathered while one message is worked through, sent as one message per session."""
 
     _letters: dict[int, tuple[UpSession, list[session_pb2.Event]]] = field(default_factory=dict)
+    _is_leaving: bool = False
+    """It is about to be sent."""
 
     def add(self, ticket: Ticket, event: session_pb2.Event) -> None:
         self._letters.setdefault(id(ticket.session), (ticket.session, []))[1].append(event)
@@ -100,8 +109,18 @@ class Outbox:
         event.attempt = ticket.gateway_key.attempt
         self.add(ticket, event)
 
+    def flush_soon(self) -> None:
+        """Once what other workers have said meanwhile is in it."""
+        if not self._is_leaving:
+            self._is_leaving = True
+            asyncio.get_running_loop().call_soon(self._leave)
+
     def flush(self) -> None:
         for session, events in self._letters.values():
             if session.is_open:
                 session.send(session_pb2.Up(events=session_pb2.Events(events=events)))
         self._letters.clear()
+
+    def _leave(self) -> None:
+        self._is_leaving = False
+        self.flush()

@@ -5,22 +5,21 @@ worker; in a cluster without a split every machine has a worker that does both. 
 profile.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from dataclasses import dataclass
 
 from services.core.errors import DiptychError
 from services.core.request import Role
-from services.scheduler.cluster_view import WorkerStatus
 from services.scheduler.policies import Place
 from services.scheduler.story import Placement
 from services.simulation.block_cache import StoreBlocks
-from services.simulation.dispatcher import FINGERPRINT, Dispatcher
+from services.simulation.dispatcher import Dispatcher
 from services.simulation.job import Job, State
+from services.simulation.machine import Flight, Machine
 from services.simulation.names import names_of
 from services.simulation.network import Network
 from services.simulation.outcome import Outcome
 from services.simulation.profile import Profile
+from services.simulation.timeline import Timeline
 from services.simulation.traces import Trace
 from services.simulation.worker import Drew, Happening, SimulatedWorker, Started
 
@@ -43,39 +42,13 @@ class Pools:
         return self.prefill + self.decode + self.whole
 
 
-@dataclass(slots=True, eq=False)
-class _Flight:
-    """A placed request."""
-
-    placement: Placement
-    decode: Job
-    prefill: Job | None = None
-    computed_at: float = -1.0
-    """When its prompt was computed elsewhere; -1: not yet."""
-    reserved_at: float = -1.0
-    """When the decode worker had room for it; -1: not yet."""
-
-
-@dataclass(slots=True)
-class _Machine:
-    worker: SimulatedWorker
-    number: int
-    service: str
-    version: int = 0
-    """Of what is known of the end of its step: an older entry on the heap says nothing."""
-    is_changed: bool = True
-    flights: dict[Job, _Flight] = field(default_factory=dict)
-
-
 class Cluster:
     """Runs once."""
 
     def __init__(self, profile: Profile, pools: Pools, place: Place, trace: Trace, limits: tuple[float, ...]) -> None:
         self._profile = profile
         self._trace = trace
-        self._now = 0.0
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._entries = 0
+        self._time = Timeline()
         self._under_way = 0
         """Requests that have come, or will."""
         self._limits = limits
@@ -87,35 +60,36 @@ class Cluster:
             + [("decode", "decode", profile.decode)] * pools.decode
             + [("whole", "decode", profile.whole)] * pools.whole
         )
-        self.machines: dict[str, _Machine] = {}
+        self.machines: dict[str, Machine] = {}
         for number, (kind, service, model) in enumerate(kinds):
             worker = SimulatedWorker(f"{kind}-{number:04d}", model, profile.block_size, limits)
-            self.machines[worker.address] = _Machine(worker, number, service)
+            self.machines[worker.address] = Machine(worker, number, service)
         count = min(pools.prefill, MOST_STORES)
-        self.stores = {f"store-{each:04d}": StoreBlocks(profile.store_blocks) for each in range(count)}
         self._store_machine = {f"store-{each:04d}": each for each in range(count)}
+        self.stores = {store: StoreBlocks(profile.store_blocks) for store in self._store_machine}
+        for machine, store in zip(self.machines.values(), self.stores, strict=False):
+            machine.near = frozenset({store})
 
     def run(self) -> None:
         """Until the last answer is complete."""
         self._under_way = len(self._trace)
-        self._at(0.0, self._words)
+        self._time.at(0.0, self._words)
         for number, row in enumerate(self._trace):
-            self._at(row.at, lambda number=number: self._arrive(number))  # type: ignore[misc]
-        while self._heap and self._under_way:
-            self._now, _, act = heappop(self._heap)
-            act()
+            self._time.at(row.at, lambda number=number: self._arrive(number))  # type: ignore[misc]
+        while self._under_way and self._time.advance():
+            pass
 
     @property
     def now(self) -> float:
-        return self._now
+        return self._time.now
 
     # --- requests
 
     def _arrive(self, number: int) -> None:
         row = self._trace[number]
         names = names_of(row, number, self._profile.block_size)
-        self._dispatcher.arrived(number, (row.prompt, row.answer), names, self._now)
-        self._dispatcher.assign(self._now)
+        self._dispatcher.arrived(number, (row.prompt, row.answer), names, self._time.now)
+        self._dispatcher.assign(self._time.now)
 
     def _refuse(self, number: int, error: DiptychError) -> None:
         self.outcomes[number].refused = error.reason
@@ -123,35 +97,34 @@ class Cluster:
 
     def _begin(self, number: int, placement: Placement) -> None:
         row, outcome = self._trace[number], self.outcomes[number]
-        outcome.placed, outcome.is_split = self._now, placement.is_split
+        outcome.placed, outcome.is_split = self._time.now, placement.is_split
         names = names_of(row, number, self._profile.block_size)
         fetches = max((source.blocks for source in placement.sources), default=0)
         if not placement.is_split:
             whole = Job(number, Role.WHOLE, row.prompt, row.answer, names, fetches)
-            self._send(placement.decode, whole, _Flight(placement, whole))
+            self._send(placement.decode, whole, Flight(placement, whole))
             return
         decode = Job(number, Role.DECODE, row.prompt, row.answer - 1, names, awaits_first=True)
         prefill = Job(number, Role.PREFILL, row.prompt, 1, names, fetches)
-        flight = _Flight(placement, decode, prefill)
+        flight = Flight(placement, decode, prefill)
         self._send(placement.decode, decode, flight)
         self._send(placement.prefill, prefill, flight)
 
-    def _send(self, address: str, job: Job, flight: _Flight) -> None:
+    def _send(self, address: str, job: Job, flight: Flight) -> None:
         machine = self.machines[address]
         machine.flights[job] = flight
-        self._at(
-            self._now + self._profile.wires.request, lambda: self._take(machine, machine.worker.add(job, self._now))
-        )
+        due = self._time.now + self._profile.wires.request
+        self._time.at(due, lambda: self._take(machine, machine.worker.add(job, self._time.now)))
 
     # --- workers
 
-    def _take(self, machine: _Machine, happened: list[Happening]) -> None:
+    def _take(self, machine: Machine, happened: list[Happening]) -> None:
         """What happened on a worker, and when its step ends."""
         machine.is_changed = True
         machine.version += 1
         if (due := machine.worker.due) is not None:
             version = machine.version
-            self._at(due, lambda: self._step_over(machine, version))
+            self._time.at(due, lambda: self._step_over(machine, version))
         for happening in happened:
             flight = machine.flights.get(happening.job)
             if flight is None:
@@ -163,14 +136,14 @@ class Cluster:
             else:
                 self._ended(machine, happening.job, flight)
 
-    def _step_over(self, machine: _Machine, version: int) -> None:
+    def _step_over(self, machine: Machine, version: int) -> None:
         if version == machine.version:
             self._take(machine, machine.worker.finish_step())
 
-    def _started(self, machine: _Machine, job: Job, flight: _Flight) -> None:
+    def _started(self, machine: Machine, job: Job, flight: Flight) -> None:
         if job.role is Role.DECODE:
             if flight.reserved_at < 0:
-                flight.reserved_at = self._now
+                flight.reserved_at = self._time.now
                 self._hand_over(machine, flight)
             return
         if job.starts == 1:
@@ -178,7 +151,7 @@ class Cluster:
         if job.state is State.FETCHING:
             self._fetch(machine, job, flight)
 
-    def _fetch(self, machine: _Machine, job: Job, flight: _Flight) -> None:
+    def _fetch(self, machine: Machine, job: Job, flight: Flight) -> None:
         """Blocks of the prompt from the store that has the most of them, as far as it still has them."""
         size = self._profile.block_size
         store = max(flight.placement.sources, key=lambda source: source.blocks).kvstore
@@ -186,18 +159,18 @@ class Cluster:
         found = max(self.stores[store].hits(reusable), job.hits)
         self.outcomes[job.number].cached = min(found * size, job.known - 1)
         volume = (found - job.hits) * size * self._profile.token_bytes
-        at = self._network.copied(self._store_machine[store], machine.number, volume, self._now)
-        self._at(at, lambda: self._take(machine, machine.worker.landed(job, found * size, self._now)))
+        at = self._network.copied(self._store_machine[store], machine.number, volume, self._time.now)
+        self._time.at(at, lambda: self._take(machine, machine.worker.landed(job, found * size, self._time.now)))
 
-    def _drew(self, machine: _Machine, job: Job, flight: _Flight) -> None:
+    def _drew(self, machine: Machine, job: Job, flight: Flight) -> None:
         outcome = self.outcomes[job.number]
         if job.role is Role.DECODE:
-            self._note_gap(outcome, self._now + self._profile.wires.token - outcome.first)
+            self._note_gap(outcome, self._time.now + self._profile.wires.token - outcome.first)
             return
-        outcome.first = self._now + self._profile.wires.token
-        self._dispatcher.first_token(job.number, self._now)
+        outcome.first = self._time.now + self._profile.wires.token
+        self._dispatcher.first_token(job.number, self._time.now)
 
-    def _ended(self, machine: _Machine, job: Job, flight: _Flight) -> None:
+    def _ended(self, machine: Machine, job: Job, flight: Flight) -> None:
         del machine.flights[job]
         self._dispatcher.left(machine.worker.address)
         if job.role is not Role.PREFILL:
@@ -214,31 +187,31 @@ class Cluster:
             self._complete(job.number)
         else:
             self._store(flight)
-            flight.computed_at = self._now
+            flight.computed_at = self._time.now
             self._hand_over(self.machines[flight.placement.decode], flight)
-        self._dispatcher.assign(self._now)
+        self._dispatcher.assign(self._time.now)
 
     def _complete(self, number: int) -> None:
         outcome = self.outcomes[number]
-        outcome.ended = self._now + self._profile.wires.token
-        self._dispatcher.over(number, self._now, outcome.answer)
+        outcome.ended = self._time.now + self._profile.wires.token
+        self._dispatcher.over(number, self._time.now, outcome.answer)
         self._under_way -= 1
 
-    def _withdraw(self, flight: _Flight) -> None:
+    def _withdraw(self, flight: Flight) -> None:
         """The first token was the last: decode is not needed."""
         machine = self.machines[flight.placement.decode]
         del machine.flights[flight.decode]
         self._dispatcher.left(machine.worker.address)
-        self._take(machine, machine.worker.cancel(flight.decode, self._now))
+        self._take(machine, machine.worker.cancel(flight.decode, self._time.now))
 
     # --- hand-over
 
-    def _store(self, flight: _Flight) -> None:
+    def _store(self, flight: Flight) -> None:
         store = flight.placement.kvstore
         came, went = self.stores[store].put(flight.decode.names)
         self._dispatcher.stored(store, str(self._profile.kv_format), came, went)
 
-    def _hand_over(self, machine: _Machine, flight: _Flight) -> None:
+    def _hand_over(self, machine: Machine, flight: Flight) -> None:
         """Once the prompt is computed and decode has room for it; its blocks were on their way before."""
         prefill, decode = flight.prefill, flight.decode
         if prefill is None or flight.computed_at < 0 or flight.reserved_at < 0:
@@ -251,8 +224,8 @@ class Cluster:
         since = max(prefill.began, flight.reserved_at)
         there = self._network.handed_over(ends, size, last, (since, flight.computed_at))
         put = last / self._network.rate(self.machines[flight.placement.prefill].number, ends[0])
-        at = max(there + put, self._now + self._profile.wires.request)
-        self._at(at, lambda: self._take(machine, machine.worker.landed(decode, handed, self._now)))
+        at = max(there + put, self._time.now + self._profile.wires.request)
+        self._time.at(at, lambda: self._take(machine, machine.worker.landed(decode, handed, self._time.now)))
 
     def _note_gap(self, outcome: Outcome, seconds: float) -> None:
         outcome.gaps += 1
@@ -260,41 +233,14 @@ class Cluster:
             had + (seconds > limit) for had, limit in zip(outcome.long_gaps, self._limits, strict=True)
         )
 
-    # --- time
-
-    def _at(self, time: float, act: Callable[[], None]) -> None:
-        self._entries += 1
-        heappush(self._heap, (time, self._entries, act))
+    # --- words
 
     def _words(self) -> None:
         """Every worker whose state changed says how it is."""
+        stores = frozenset(self.stores)
         for machine in self.machines.values():
             if machine.is_changed:
                 machine.is_changed = False
-                self._dispatcher.heard(self._status(machine), self._now)
-        self._dispatcher.assign(self._now)
-        self._at(self._now + WORD_SECONDS, self._words)
-
-    def _status(self, machine: _Machine) -> WorkerStatus:
-        worker, model = machine.worker, machine.worker.model
-        near = {store for store, at in self._store_machine.items() if at == machine.number}
-        return WorkerStatus(
-            address=worker.address,
-            name=worker.address,
-            service=machine.service,
-            fingerprint=FINGERPRINT,
-            format=str(self._profile.kv_format),
-            is_ready=True,
-            running=len(worker.rows),
-            waiting=len(worker.waiting),
-            max_running=model.max_running,
-            blocks_total=model.num_blocks,
-            blocks_used=worker.blocks.used,
-            waiting_tokens=worker.waiting_tokens,
-            stores=frozenset(self.stores),
-            near_stores=frozenset(near),
-            cost=model.cost,
-            step_seconds=model.step_seconds,
-            block_size=self._profile.block_size,
-            context_tokens=worker.context_tokens,
-        )
+                self._dispatcher.heard(machine.status(self._profile, stores), self._time.now)
+        self._dispatcher.assign(self._time.now)
+        self._time.at(self._time.now + WORD_SECONDS, self._words)

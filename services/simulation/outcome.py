@@ -75,6 +75,7 @@ def figures(run: Run, objective: Objective) -> Figures:
         "mean_ttft_seconds": mean(ttfts),
         "ttft_percentiles": {f"p{each}": percentile(ttfts, each) for each in PERCENTILES},
         "mean_itl_seconds": mean(itls),
+        "mean_answer_seconds": mean([each.ended - each.arrived for each in served]),
         "itl_percentiles": {f"p{each}": percentile(itls, each) for each in PERCENTILES},
         "gap_percentiles": {f"p{each}": gap_percentile(run.gap_bins, each) for each in PERCENTILES},
         "goodput": good[f"{objective.itl:g}"],

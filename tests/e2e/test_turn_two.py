@@ -12,15 +12,15 @@ from tests.e2e.conftest import LIGHT
 from tests.support.asking import Told, ask, request_for, told_by_all, until_calm
 from tests.support.local_cluster import local_cluster
 
-TURN_ONE = [100 + n * 7919 % 20_000 for n in range(1000)]
-ANSWER = 40
+TURN_ONE = [100 + n * 7919 % 20_000 for n in range(300)]
+ANSWER = 12
 BLOCK = 16
 FOUND = (len(TURN_ONE) + ANSWER - 1) // BLOCK * BLOCK
 """The answer's last token is drawn and never computed."""
 
 
-def turn_two(one: Told, word: int, salt: str = "") -> inference_pb2.GenerateRequest:
-    request = request_for([*TURN_ONE, *one.ids, *([word] * 20)], 12)
+def turn_two(one: Told, salt: str = "") -> inference_pb2.GenerateRequest:
+    request = request_for([*TURN_ONE, *one.ids, *([500] * 20)], 6)
     request.cache_salt = salt
     return request
 
@@ -50,17 +50,17 @@ async def test_turn_two_is_found_by_every_prefill_worker(smollm2: PreparedModel,
         one = await ask(stub, request_for(TURN_ONE, ANSWER))
         assert one.done.usage.cached_tokens == 0
         await until_kept(cluster, FOUND // BLOCK)
-        cold = await ask(stub, turn_two(one, 500, salt="another"))
+        cold = await ask(stub, turn_two(one, salt="another"))
         assert cold.done.usage.cached_tokens == 0, "two salts share a block"
-        again = await ask(stub, turn_two(one, 500))
+        again = await ask(stub, turn_two(one))
         assert again.done.usage.cached_tokens == FOUND
         assert again.ids == cold.ids
         record = await stub.GetRequest(inference_pb2.GetRequestRequest(request_id=again.done.request_id))
         names = {cluster.announcement(name).address: name for name in ("prefill-0", "prefill-1")}
         cluster.processes[names[record.decisions[0].prefill]].kill()
-        elsewhere = await ask(stub, turn_two(one, 600))
-        # With one more block: of the answer's last token and what came behind it, as turn two computed it before.
-        assert elsewhere.done.usage.cached_tokens == FOUND + BLOCK
-        assert elsewhere.ids == (await ask(stub, turn_two(one, 600, salt="a third"))).ids
+        elsewhere = await ask(stub, turn_two(one))
+        # And what the first turn two computed beyond, if the scheduler has heard of it by then.
+        assert elsewhere.done.usage.cached_tokens >= FOUND
+        assert elsewhere.ids == cold.ids
         assert "prefill.fetch" in {segment.name for segment in elsewhere.done.ledger}
         await until_calm(cluster)

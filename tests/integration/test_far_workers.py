@@ -9,6 +9,7 @@ import pytest
 
 from services.core.errors import InvalidRequest
 from services.core.ids import BlockId
+from services.core.model_config import WHOLE
 from services.pb import kvstore_pb2, kvstore_pb2_grpc
 from services.runtime import dial
 from services.runtime.codec import handoff_to_pb
@@ -27,10 +28,10 @@ class HeldMemory(Memory):
         super().__init__(TWO_PARTS.block_bytes)
         self.is_filling, self.may_fill = threading.Event(), threading.Event()
 
-    def copy_in(self, block: BlockId, content: memoryview) -> memoryview:
+    def copy_in(self, block: BlockId, content: memoryview, part: slice = WHOLE) -> memoryview:
         self.is_filling.set()
         assert self.may_fill.wait(10)
-        return super().copy_in(block, content)
+        return super().copy_in(block, content, part)
 
 
 async def test_a_store_sends_no_more_parts_than_it_has_credit_for() -> None:

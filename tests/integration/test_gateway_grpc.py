@@ -14,8 +14,8 @@ import pytest_asyncio
 from services.core.errors import Draining, EngineFault, Overloaded
 from services.core.request import FinishReason
 from services.pb import inference_pb2
-from tests.support.gateway_world import END, GatewayWorld, answering, gateway_world, ids_of, tiny_prepared
-from tests.support.scripted_scheduler import Started
+from tests.support.gateway_world import END, GatewayWorld, answering, free_port, gateway_world, ids_of, tiny_prepared
+from tests.support.scripted_scheduler import Started, scripted_scheduler
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -339,33 +339,79 @@ async def test_a_lost_scheduler_is_replaced_and_each_token_comes_once(model: Pat
         assert [decision.attempt for decision in record.decisions] == [0, 1]
 
 
-async def test_a_leaving_scheduler_is_passed_over(model: Path) -> None:
-    async with gateway_world(model, schedulers=2) as world:
+async def test_a_leaving_scheduler_is_passed_over_and_counts_as_no_loss(model: Path) -> None:
+    async with gateway_world(model, schedulers=2, max_attempts=1) as world:
         await world.connected()
         stream = world.inference.Generate(ask())
         started = await world.started()
+        started.emit(ids_of("a"))
         started.fail(Draining("leaving"))
         again = await world.started()
         assert again.session is not started.session
+        assert list(again.start.emitted) == ids_of("a")
         again.emit(ids_of("x"))
         again.finish()
-        assert [response async for response in stream][-1].done.usage.completion_tokens == 1
+        assert [response async for response in stream][-1].done.usage.completion_tokens == 2
 
 
-async def test_the_only_scheduler_lost_is_an_error_that_says_so(world: GatewayWorld) -> None:
+async def test_the_only_scheduler_lost_is_waited_for_and_goes_on(world: GatewayWorld) -> None:
     stream = world.inference.Generate(ask())
     started = await world.started()
     started.emit(ids_of("abc"))
     assert (await stream.read()).text == "abc"
     world.scheduler.end_sessions()
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await stream.read()
-    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-    assert dict(caught.value.trailing_metadata())["x-reason"] == "WorkerLost"
+    again = await world.started()
+    assert (again.key.attempt, list(again.start.emitted)) == (1, ids_of("abc"))
+    again.emit(ids_of("def"))
+    again.finish(FinishReason.LENGTH)
+    assert "".join(response.text for response in await rest_of(stream)) == "def"
+
+
+async def test_the_only_scheduler_lost_for_too_long_is_an_error_that_says_so(model: Path) -> None:
+    async with gateway_world(model, scheduler_wait=0) as world:
+        stream = world.inference.Generate(ask())
+        started = await world.started()
+        started.emit(ids_of("abc"))
+        assert (await stream.read()).text == "abc"
+        world.scheduler.end_sessions()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream.read()
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert dict(caught.value.trailing_metadata())["x-reason"] == "WorkerLost"
+
+
+async def test_a_scheduler_that_leaves_alone_is_not_asked_again(model: Path) -> None:
+    async with gateway_world(model, scheduler_wait=0.1) as world:
+        stream = world.inference.Generate(ask())
+        (await world.started()).fail(Draining("leaving"))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream.read()
+        assert dict(caught.value.trailing_metadata())["x-reason"] == "WorkerLost"
+        assert world.scheduler.started.empty()
+
+
+async def test_a_request_waits_for_the_first_scheduler_to_come(model: Path) -> None:
+    address = f"127.0.0.1:{(port := free_port())}"
+    async with gateway_world(model, schedulers=0, wired=(address,)) as world:
+        await world.listening()
+        stream = world.inference.Generate(ask())
+        asked = asyncio.create_task(stream.read())
+        while not await world.held():
+            await asyncio.sleep(0)
+        async with scripted_scheduler(port=port) as scheduler:
+            scheduler.script = answering("late")
+            assert (await asked).text
+
+
+async def test_waiting_for_a_scheduler_ends_at_the_requests_deadline(model: Path) -> None:
+    async with gateway_world(model, schedulers=0, scheduler_wait=60) as world:
+        await world.listening()
+        error = await refusal_of(world, ask(), timeout=0.3)
+        assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 async def test_no_scheduler_is_unavailable_with_a_time_to_come_back(model: Path) -> None:
-    async with gateway_world(model, schedulers=0) as world:
+    async with gateway_world(model, schedulers=0, scheduler_wait=0.1) as world:
         error = await refusal_of(world, ask(), wait_for_ready=True)
         assert error.code() == grpc.StatusCode.UNAVAILABLE
         trailers = dict(error.trailing_metadata())

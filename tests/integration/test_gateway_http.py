@@ -260,7 +260,10 @@ async def test_operators_routes_answer(world: GatewayWorld, http: httpx.AsyncCli
 
 
 async def test_without_a_scheduler_it_lives_but_is_not_ready(model: Path) -> None:
-    async with gateway_world(model, schedulers=0) as world, httpx.AsyncClient(base_url=world.http) as http:
+    async with (
+        gateway_world(model, schedulers=0, scheduler_wait=0.1) as world,
+        httpx.AsyncClient(base_url=world.http) as http,
+    ):
         await world.listening()
         assert [(await http.get(path)).status_code for path in ("/health", "/ready")] == [200, 503]
         response = await http.post(CHAT, json={"messages": HELLO})

@@ -14,6 +14,7 @@ import xxhash
 
 from services.core.errors import DiptychError, KVCorrupt, KVMissing, Overloaded, StaleHandoff, WorkerLost
 from services.core.ids import BlockHash, BlockId
+from services.core.model_config import WHOLE
 from services.pb import kvstore_pb2, kvstore_pb2_grpc, session_pb2
 from services.runtime import dial
 from services.runtime.codec import handoff_to_pb
@@ -516,10 +517,10 @@ async def test_a_cancelled_copy_returns_before_its_block_is_done(worker: MakeWor
     is_reading, may_return = threading.Event(), threading.Event()
 
     class SlowMemory(Memory):
-        def copy_out(self, block: BlockId, into: memoryview) -> None:
+        def copy_out(self, block: BlockId, into: memoryview, part: slice = WHOLE) -> None:
             is_reading.set()
             may_return.wait(5)
-            super().copy_out(block, into)
+            super().copy_out(block, into, part)
 
     async with kvstore() as store, worker(store.address, memory=SlowMemory(SMALL.block_bytes)) as prefill:
         prefill.memory.fill([name])

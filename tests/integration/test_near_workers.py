@@ -16,6 +16,7 @@ import pytest
 
 from services.core.errors import KVCorrupt, Overloaded, WorkerLost
 from services.core.ids import BlockId
+from services.core.model_config import WHOLE
 from services.runtime.arena_file import HEADER_BYTES
 from tests.support.kv_world import (
     PATIENCE,
@@ -44,10 +45,10 @@ class HeldMemory(Memory):
         super().__init__(SMALL.block_bytes)
         self.is_copying, self.may_return = threading.Event(), threading.Event()
 
-    def copy_out(self, block: BlockId, into: memoryview) -> None:
+    def copy_out(self, block: BlockId, into: memoryview, part: slice = WHOLE) -> None:
         self.is_copying.set()
         assert self.may_return.wait(10)
-        super().copy_out(block, into)
+        super().copy_out(block, into, part)
 
 
 async def holdings(store: Store, kind: str) -> list[int]:
@@ -186,17 +187,17 @@ async def test_a_worker_that_has_lost_its_session_attaches_anew() -> None:
 class SlowMemory(Memory):
     """Whose copies take a while, half of it with the page half written or half read."""
 
-    def copy_out(self, block: BlockId, into: memoryview) -> None:
-        half = self.block_bytes // 2
-        into[:half] = self.blocks[block][:half]
+    def copy_out(self, block: BlockId, into: memoryview, part: slice = WHOLE) -> None:
+        content, half = self.blocks[block][part], len(into) // 2
+        into[:half] = content[:half]
         time.sleep(0.0005)
-        into[half:] = self.blocks[block][half:]
+        into[half:] = content[half:]
 
-    def copy_in(self, block: BlockId, content: memoryview) -> memoryview:
-        half = self.block_bytes // 2
+    def copy_in(self, block: BlockId, content: memoryview, part: slice = WHOLE) -> memoryview:
+        half = len(content) // 2
         first = bytes(content[:half])
         time.sleep(0.0005)
-        return super().copy_in(block, memoryview(first + bytes(content[half:])))
+        return super().copy_in(block, memoryview(first + bytes(content[half:])), part)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -10,6 +10,7 @@ import pytest
 
 from services.core.errors import KVCorrupt, KVMissing, Overloaded, WorkerLost
 from services.core.ids import BlockId
+from services.core.model_config import WHOLE
 from tests.support import kv_world
 from tests.support.kv_world import (
     PATIENCE,
@@ -45,13 +46,13 @@ class HeldMemory(Memory):
         self.is_copying.set()
         assert self.may_return.wait(10)
 
-    def copy_out(self, block: BlockId, into: memoryview) -> None:
+    def copy_out(self, block: BlockId, into: memoryview, part: slice = WHOLE) -> None:
         self._hold()
-        super().copy_out(block, into)
+        super().copy_out(block, into, part)
 
-    def copy_in(self, block: BlockId, content: memoryview) -> memoryview:
+    def copy_in(self, block: BlockId, content: memoryview, part: slice = WHOLE) -> memoryview:
         self._hold()
-        return super().copy_in(block, content)
+        return super().copy_in(block, content, part)
 
 
 async def cached(store: Store) -> int:
@@ -247,6 +248,8 @@ async def test_a_store_that_is_killed_lets_go_of_everything_at_once(worker: Make
         for memory in memories:
             await asyncio.to_thread(memory.is_copying.wait, 5)
         await store.kill()
+        for each in (decode, prefill):
+            await each.misses_its_store()
         for memory in memories:
             memory.may_return.set()
         assert isinstance((await within(reading.no_more)).error, WorkerLost)

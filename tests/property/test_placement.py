@@ -121,8 +121,13 @@ def test_every_policy_places_where_there_is_room_and_blocks_can_pass(
     if placement.is_split:
         assert placement.kvstore in view.stores_of(*taken)
         assert taken[0].blocks_total * 16 >= len(request_.tokens)
+        assert nearness(placement.kvstore, taken) == max(nearness(each, taken) for each in view.stores_of(*taken))
     assert placement.record.policy == policy
     assert placement.record.computes == (placement.prefill or placement.decode)
+
+
+def nearness(store: str, workers: list[WorkerStatus]) -> tuple[bool, ...]:
+    return tuple(store in worker.near_stores for worker in workers)
 
 
 @settings(max_examples=60, deadline=None)

@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.core.errors import EngineFault, InvalidRequest, Overloaded, WorkerLost
+from services.core.errors import EngineFault, InvalidRequest, Overloaded, Poisonous, WorkerLost
 from services.core.ids import RequestId, RequestKey
 from services.core.plan import TokenLogprobs
 from services.core.request import FinishReason, Request, Role, Sampling, Stopping
@@ -21,6 +21,7 @@ from services.scheduler.story import (
     StartLeg,
     Story,
 )
+from services.scheduler.suspicion import CLEARED_TOKENS
 
 ANSWER = tuple(range(100, 112))
 """What any worker would answer, from any point on."""
@@ -41,6 +42,7 @@ class StoryMachine(RuleBasedStateMachine):
         self.roles: dict[str, Role] = {}
         self.drawn: dict[str, int] = {}
         self.ends = 0
+        self.losses = self.lost_at = 0
         self.is_cancelled = False
         self.attempts = {0}
 
@@ -68,8 +70,9 @@ class StoryMachine(RuleBasedStateMachine):
                     assert self.story.request.emitted == tuple(self.client)
                     assert self.story.request.key.attempt not in self.attempts
                     self.attempts.add(self.story.request.key.attempt)
-                case End():
+                case End(_, error):
                     self.ends += 1
+                    assert not isinstance(error, Poisonous) or self.losses == 2, "two deaths and no third"
                     self.roles.clear()
 
     @precondition(lambda self: self.story.phase is Phase.QUEUED)
@@ -118,8 +121,14 @@ class StoryMachine(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(["p", "d", "stranger"]))
     def lose(self, worker: str) -> None:
+        prefill = self.story.placement.prefill if self.story.placement else ""
+        computing = prefill if prefill and self.story.phase is Phase.STARTED else "d"
+        if worker in self.roles and worker == computing:
+            has_got_on = len(self.client) >= self.lost_at + CLEARED_TOKENS
+            self.losses, self.lost_at = 1 if has_got_on else self.losses + 1, len(self.client)
         self.roles.pop(worker, None)
         self.carry_out(self.story.lost(worker))
+        assert self.losses < 2 or self.story.phase is Phase.ENDED, "it is not tried a third time"
 
     @precondition(lambda self: self.story.phase is not Phase.ENDED)
     @rule()

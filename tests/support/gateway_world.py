@@ -58,6 +58,7 @@ class GatewayWorld:
         done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=5)
         for wait in pending:
             wait.cancel()
+        assert done, "no scheduler was asked"
         return done.pop().result()
 
     async def held(self) -> list[str]:
@@ -74,8 +75,11 @@ class GatewayWorld:
 
 
 @asynccontextmanager
-async def gateway_world(model: Path, *, schedulers: int = 1, **settings: object) -> AsyncIterator[GatewayWorld]:
-    """Ready to be asked. Leaving it drains the gateway as SIGTERM does."""
+async def gateway_world(
+    model: Path, *, schedulers: int = 1, wired: tuple[str, ...] = (), **settings: object
+) -> AsyncIterator[GatewayWorld]:
+    """Ready to be asked, if it has `schedulers`; `wired` are addresses of others. Leaving it drains the gateway as
+    SIGTERM does."""
     async with AsyncExitStack() as stack:
         behind = [await stack.enter_async_context(scripted_scheduler(f"scheduler-{at}")) for at in range(schedulers)]
         grpc_port, http_port = free_port(), free_port()
@@ -83,7 +87,7 @@ async def gateway_world(model: Path, *, schedulers: int = 1, **settings: object)
             "listen": f"127.0.0.1:{grpc_port}",
             "http_listen": f"127.0.0.1:{http_port}",
             "model": model,
-            "schedulers": tuple(scheduler.address for scheduler in behind),
+            "schedulers": (*(scheduler.address for scheduler in behind), *wired),
             "metrics_port": None,
             "profile": "test",
             "drain_seconds": 2.0,

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from services.core.batch_events import FetchBlock, SealedBlock
 from services.core.errors import KVCorrupt
 from services.core.ids import BlockHash, BlockId, RequestId, RequestKey
-from services.core.model_config import KVFormat
+from services.core.model_config import WHOLE, KVFormat
 from services.kvstore.__main__ import main
 from services.kvstore.settings import Settings
 from services.pb import operations_pb2, operations_pb2_grpc, session_pb2
@@ -66,15 +66,17 @@ class Memory:
         for number, block_hash in enumerate(hashes):
             self.blocks[BlockId(number)] = content_of(block_hash, self.block_bytes)
 
-    def copy_out(self, block: BlockId, into: memoryview) -> None:
+    def copy_out(self, block: BlockId, into: memoryview, part: slice = WHOLE) -> None:
         self.reads += 1
-        into[:] = self.blocks[block]
+        into[:] = self.blocks[block][part]
 
-    def copy_in(self, block: BlockId, content: memoryview) -> memoryview:
-        if content.nbytes != self.block_bytes:
+    def copy_in(self, block: BlockId, content: memoryview, part: slice = WHOLE) -> memoryview:
+        held = memoryview(bytearray(self.blocks.get(block, bytes(self.block_bytes))))
+        if content.nbytes != held[part].nbytes:
             raise KVCorrupt("wrong length")
-        self.blocks[block] = bytes(content)
-        return memoryview(self.blocks[block])
+        held[part] = content
+        self.blocks[block] = bytes(held)
+        return held[part]
 
 
 @dataclass
@@ -110,6 +112,12 @@ class Worker:
         async with asyncio.timeout(5):
             while self.store in self.client.links.stores():
                 await asyncio.sleep(0)
+
+    async def misses_its_store(self, seconds: float = 5.0) -> None:
+        """Returns once it knows that its session is lost."""
+        async with asyncio.timeout(seconds):
+            while self.store in self.client.links.stores():
+                await asyncio.sleep(0.01)
 
     async def meets_its_store(self, seconds: float = 5.0) -> None:
         """Returns once there is a session that can be used."""

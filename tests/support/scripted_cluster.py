@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.core.batch_limits import BatchLimits
+from services.core.block_facts import BlockSource
 from services.core.errors import DiptychError
 from services.core.ids import RequestId, RequestKey
 from services.core.ledger import Segment
@@ -56,6 +57,8 @@ class Answer:
     """What the caller of the scheduler has been told about one request."""
 
     key: RequestKey
+    first: int = 0
+    """Index of the first token that is to come."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
@@ -94,9 +97,13 @@ class Caller:
         key = RequestKey(RequestId(f"r{self._count}"), 0)
         stopping = Stopping(max_tokens, stop_ids=changes.pop("stop_ids", frozenset()))
         sampling = Sampling(temperature=0.0, logprobs=changes.pop("logprobs", None))
-        request = Request(key, tuple(prompt), sampling, stopping, **changes)
-        answer = self._answers[key] = Answer(key)
-        self.send(session_pb2.Down(start=codec.start_to_pb(request, asyncio.get_running_loop().time(), "")))
+        return self.asked(Request(key, tuple(prompt), sampling, stopping, **changes))
+
+    def asked(self, request: Request, kvstore: str = "", sources: Iterable[BlockSource] = ()) -> Answer:
+        """For a worker: with the store that the hand-over goes through, and those said to hold what is known."""
+        answer = self._answers[request.key] = Answer(request.key, first=len(request.emitted))
+        start = codec.start_to_pb(request, asyncio.get_running_loop().time(), "", kvstore, sources)
+        self.send(session_pb2.Down(start=start))
         return answer
 
     def cancel(self, answer: Answer) -> None:
@@ -126,7 +133,7 @@ class Caller:
             answer.segments += codec.segments_from_pb(event.segments)
             match event.WhichOneof("kind"):
                 case "tokens":
-                    assert event.tokens.first_index == len(answer.ids), "each index once and in order"
+                    assert event.tokens.first_index == answer.first + len(answer.ids), "each index once and in order"
                     answer.ids += event.tokens.ids
                     answer.logprobs += codec.logprobs_from_pb(event.tokens)
                 case "finished":
@@ -193,11 +200,13 @@ async def scripted_cluster(
     queue_timeout: float = 3,
     stores: int = 1,
     scheduling: Mapping[str, object] = NOTHING_MORE,
+    working: Mapping[str, object] = NOTHING_MORE,
+    drain_seconds: float = 0,
 ) -> AsyncIterator[ScriptedCluster]:
     """Ready: every worker in the scheduler's view, every store reached by all of them. Nothing may be held at the end.
 
-    `faults` are planted by kind of service; `scheduling` are more of the scheduler's settings. Requests
-    are split wherever they can be, unless these say otherwise.
+    `faults` are planted by kind of service; `scheduling` are more of the scheduler's settings, `working` of the
+    workers'. Requests are split wherever they can be, unless these say otherwise.
     """
     addresses = {f"kvstore-{n}": address() for n in range(stores)} | {f"prefill-{n}": address() for n in range(prefill)}
     addresses |= {f"decode-{n}": address() for n in range(decode)} | {"scheduler-0": address()}
@@ -207,8 +216,8 @@ async def scripted_cluster(
         members: dict[str, Member] = {}
         for name, listen in addresses.items():
             kind = name.partition("-")[0]
-            fields = {"listen": listen, "name": name, "metrics_port": None, "drain_seconds": 0, "session_timeout": 1.5}
-            fields |= {"profile": "test", "faults": faults.get(kind, {})}
+            fields = {"listen": listen, "name": name, "metrics_port": None, "session_timeout": 1.5}
+            fields |= {"profile": "test", "drain_seconds": drain_seconds, "faults": faults.get(kind, {})}
             match kind:
                 case "kvstore":
                     member = await run(stack, kind, KVStoreSettings(capacity_bytes=4 << 20, **fields), kvstore)
@@ -218,7 +227,7 @@ async def scripted_cluster(
                     chosen = SchedulerSettings(**fields)
                     member = await run(stack, kind, chosen, scheduler)
                 case _:
-                    member = await run_worker(stack, kind, fields | {"kvstores": kvstores}, limits)
+                    member = await run_worker(stack, kind, fields | {"kvstores": kvstores, **working}, limits)
             members[name] = member
         caller = Caller()
         hello = session_pb2.Hello(protocol=PROTOCOL, name="caller", incarnation="life")

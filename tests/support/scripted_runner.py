@@ -12,7 +12,7 @@ import numpy as np
 
 from services.core.errors import KVCorrupt
 from services.core.ids import BlockId
-from services.core.model_config import KVFormat
+from services.core.model_config import WHOLE, KVFormat
 from services.core.plan import Chunk, Draw, Drawn, StepPlan, StepResult, TokenLogprobs
 
 UNWRITTEN = -1
@@ -66,12 +66,16 @@ class ScriptedCache:
             raise KVCorrupt(f"a block has {content.nbytes} bytes where its format has {self._format.block_bytes}")
         self._words[block] = np.frombuffer(content, dtype=np.int32)
 
-    def copy_out(self, block: BlockId, into: memoryview) -> None:
-        into[:] = self.read_block(block)
+    def copy_out(self, block: BlockId, into: memoryview, part: slice = WHOLE) -> None:
+        into[:] = self.read_block(block)[part]
 
-    def copy_in(self, block: BlockId, content: memoryview) -> memoryview:
-        self.write_block(block, content)
-        return self.read_block(block)
+    def copy_in(self, block: BlockId, content: memoryview, part: slice = WHOLE) -> memoryview:
+        held = memoryview(bytearray(self.read_block(block)))
+        if content.nbytes != held[part].nbytes:
+            raise KVCorrupt(f"there are {content.nbytes} bytes for {held[part].nbytes} of a block")
+        held[part] = content
+        self.write_block(block, held)
+        return held[part].toreadonly()
 
     def store(self, chunk: Chunk) -> None:
         """Put a chunk's tokens at their positions; a block begun anew loses what it held."""
@@ -95,6 +99,8 @@ class ScriptedRunner:
         self._vocab = vocab
         self.plans: list[StepPlan] = []
         """Every plan executed, in order."""
+        self.deadly: int | None = None
+        """A prompt that begins with this token breaks the engine that computes it."""
 
     @property
     def kv(self) -> ScriptedCache:
@@ -104,6 +110,8 @@ class ScriptedRunner:
         began = perf_counter()
         self.plans.append(plan)
         result = StepResult(drawn={})
+        if any(chunk.start == 0 and chunk.tokens[0] == self.deadly for chunk in plan.chunks):
+            raise RuntimeError("a deadly prompt")
         for chunk in plan.chunks:
             self._cache.store(chunk)
         for chunk in plan.chunks:

@@ -94,23 +94,24 @@ class ScriptedScheduler:
                 if self.script is not None:
                     self.script(started)
                 self.started.put_nowait(started)
-            case "cancel":
-                self._held[key_from_pb(message.cancel)].cancelled.set()
-            case "finish":
-                self._held[key_from_pb(message.finish)].finish_index.set_result(message.finish.index)
+            # What was forgotten may still be cancelled: an exception here would end the session under the next test.
+            case "cancel" if held := self._held.get(key_from_pb(message.cancel)):
+                held.cancelled.set()
+            case "finish" if held := self._held.get(key_from_pb(message.finish)):
+                held.finish_index.set_result(message.finish.index)
 
     def closed(self, session: Session[Up]) -> None:
         self._sessions.remove(session)
 
 
 @asynccontextmanager
-async def scripted_scheduler(name: str = "scheduler-0") -> AsyncIterator[ScriptedScheduler]:
-    """One on a free port."""
+async def scripted_scheduler(name: str = "scheduler-0", port: int = 0) -> AsyncIterator[ScriptedScheduler]:
+    """One on `port`, 0 being any that is free."""
     scheduler = ScriptedScheduler(name)
     hello = session_pb2.Hello(protocol=PROTOCOL, name=name, incarnation=f"{name}-life")
     server = grpc.aio.server()
     SessionServer(Terms(hello, timeout=5.0), scheduler).register(server)
-    scheduler.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    scheduler.address = f"127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
     await server.start()
     try:
         yield scheduler

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from services.core.errors import KVCorrupt
 from services.core.ids import BlockId
-from services.core.model_config import KVFormat
+from services.core.model_config import WHOLE, KVFormat
 from services.engine.compiled.kernels.rows import Cache
 
 
@@ -58,13 +58,14 @@ class KVMemory:
         """See `KVAccess.write_block`."""
         self.copy_in(block, content)
 
-    def copy_out(self, block: BlockId, into: memoryview) -> None:
+    def copy_out(self, block: BlockId, into: memoryview, part: slice = WHOLE) -> None:
         """See `KVAccess.copy_out`."""
-        np.copyto(np.frombuffer(into, np.uint8), self._blocks[block])
+        np.copyto(np.frombuffer(into, np.uint8), self._blocks[block, part])
 
-    def copy_in(self, block: BlockId, content: memoryview) -> memoryview:
+    def copy_in(self, block: BlockId, content: memoryview, part: slice = WHOLE) -> memoryview:
         """See `KVAccess.copy_in`."""
-        if content.nbytes != self._format.block_bytes:
-            raise KVCorrupt(f"a block has {content.nbytes} bytes where its format has {self._format.block_bytes}")
-        np.copyto(self._blocks[block], np.frombuffer(content, np.uint8))
-        return self.read_block(block)
+        copy = self._blocks[block, part]
+        if content.nbytes != copy.nbytes:
+            raise KVCorrupt(f"there are {content.nbytes} bytes for {copy.nbytes} of a block")
+        np.copyto(copy, np.frombuffer(content, np.uint8))
+        return copy.data.toreadonly()

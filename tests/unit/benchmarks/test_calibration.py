@@ -7,6 +7,7 @@ import pytest
 
 from calibration.fitting import Fit, fitted, outcomes, predictions
 from calibration.observed import Observed, Served, WorkerFigures
+from calibration.repeated import medians, worst
 
 WORKER = WorkerFigures(0.004, 0.0012, 1e-7, 2e-6, 2000, 32, 0.18)
 BLANK = Observed(30, 3, 64, 16, {"prefill": WORKER, "decode": WORKER}, {})
@@ -43,3 +44,18 @@ def test_what_was_put_in_is_found_and_predicts_other_loads() -> None:
 def test_what_was_observed_can_be_kept() -> None:
     observed = replace(BLANK, loads={0.5: asked(Random(1), 2.0)})
     assert Observed.from_json(observed.as_json()) == replace(observed, loads={0.5: list(observed.loads[0.5])})
+
+
+def test_of_several_runs_the_middle_one_counts() -> None:
+    def run(error: float) -> dict[str, dict[str, object]]:
+        figure = {"live": 1.0, "simulated": 1.0 + error, "error": error}
+        level = {"live": 1.0, "simulated": 1.0, "error": 0.0}
+        return {
+            "0.5": {"mean_ttft": figure, "mean_itl": level, "requests": 2},
+            "0.7": {"mean_ttft": {**figure, "error": -error}, "mean_itl": level, "requests": 3},
+        }
+
+    found = medians([run(0.1), run(0.9), run(0.2)])
+    assert found["0.5"]["mean_ttft"] == {"live": 1.0, "simulated": 1.2, "error": 0.2}
+    assert (found["0.5"]["requests"], found["0.7"]["requests"]) == (6, 9)
+    assert worst(found, "0.5") == {"mean_ttft": -0.2, "mean_itl": 0.0}

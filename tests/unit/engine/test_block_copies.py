@@ -40,6 +40,23 @@ def test_what_comes_back_is_what_is_in_the_block_whatever_becomes_of_the_source(
     assert copy.readonly
 
 
+def test_parts_are_copied_by_themselves(cache: KVAccess) -> None:
+    middle = slice(3, FORMAT.block_bytes - 5)
+    copy = cache.copy_in(BlockId(1), memoryview(content())[middle], middle)
+    assert bytes(copy) == content()[middle]
+    assert bytes(cache.read_block(BlockId(1))) == bytes(3) + content()[middle] + bytes(5)
+    into = bytearray(2)
+    cache.copy_out(BlockId(1), memoryview(into), slice(2, 4))
+    assert bytes(into) == bytes(1) + content()[3:4]
+
+
+@pytest.mark.parametrize("length", [3, 5])
+def test_content_of_another_length_than_its_part_changes_nothing(cache: KVAccess, length: int) -> None:
+    with pytest.raises(KVCorrupt):
+        cache.copy_in(BlockId(0), memoryview(bytes([1] * length)), slice(4, 8))
+    assert not any(cache.read_block(BlockId(0)))
+
+
 @pytest.mark.parametrize("excess", [-1, 1])
 def test_content_of_a_wrong_length_changes_nothing(cache: KVAccess, excess: int) -> None:
     with pytest.raises(KVCorrupt):

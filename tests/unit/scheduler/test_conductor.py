@@ -1,6 +1,7 @@
 """The conductor alone, with a recorder where its workers would be: what it sends, and when."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -92,7 +93,7 @@ async def test_a_worker_that_drains_is_not_asked_again_and_costs_no_attempt(worl
     [(first, _)] = world.kinds("a")
     key = RequestKey(RequestId("a"), 0)
     refusal = session_pb2.Events(events=[codec.failed_event(key, Draining("leaving"))])
-    world.conductor.heard(first, refusal, 0.0)
+    world.conductor.heard(first, refusal, time.monotonic())
     [_, (second, kind)] = world.kinds("a")
     assert (second != first, kind) == (True, "start")
     assert world.line.heard == []
@@ -158,7 +159,7 @@ async def test_the_last_event_says_what_every_place_was_weighed_against(world: W
     world.start("a")
     [(first, _)] = world.kinds("a")
     fault = session_pb2.Events(events=[codec.failed_event(RequestKey(RequestId("a"), 0), Draining("leaving"))])
-    world.conductor.heard(first, fault, 0.0)
+    world.conductor.heard(first, fault, time.monotonic())
     [_, (second, _)] = world.kinds("a")
     end = codec.finished_event(RequestKey(RequestId("a"), 1), FinishReason.LENGTH)
     world.conductor.heard(second, session_pb2.Events(events=[tokens_of("a", 1, 0, 5), end]), 0.0)

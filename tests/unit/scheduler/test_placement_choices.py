@@ -141,7 +141,9 @@ def test_what_it_would_do_to_running_streams_speaks_against_it() -> None:
     placement = placed(seen, request("a", 400), rules=Rules())
     assert placement.is_split
     [local] = [each for each in placement.record.candidates if each.role == "local"]
-    assert dict(local.terms)["stall"] == pytest.approx(3 * dict(local.terms)["compute"])
+    # 400 tokens; each step computes a token of every stream too, which takes as long without the prompt.
+    assert dict(local.terms)["stall"] == pytest.approx(3 * 0.4)
+    assert dict(local.terms)["compute"] > 0.4
 
 
 def test_noise_within_the_margin_does_not_turn_a_decision() -> None:

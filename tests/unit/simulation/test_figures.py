@@ -24,6 +24,7 @@ def test_goodput_counts_those_in_time_with_steady_gaps() -> None:
     assert found["goodput"] == pytest.approx(1 / 4)
     assert found["mean_ttft_seconds"] == pytest.approx((1 + 1 + 5) / 3)
     assert found["mean_itl_seconds"] == pytest.approx((0.1 + 0.2) / 2)
+    assert found["mean_answer_seconds"] == pytest.approx((2 + 3 + 5) / 3)
     assert found["cache_hit_rate"] == pytest.approx(50 / 300)
     assert (found["requests"], found["refused"], found["split_share"]) == (4, 1, pytest.approx(1 / 3))
 
