@@ -169,6 +169,7 @@ class Handoffs:
             case Effect.UNPIN:
                 # The tail first, so that of a long prefix the head is evicted last.
                 self._unpin(record, [*record.bad, *reversed(record.sealed)])
+                record.bad.clear()
             case Effect.PIN_AGAIN:
                 self._pin_again(record)
         return []

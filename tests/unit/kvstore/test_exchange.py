@@ -319,6 +319,19 @@ def test_a_bad_block_is_taken_from_the_hand_over_and_its_reader_is_told() -> Non
     assert store.index.num_used == 0
 
 
+def test_a_hand_over_that_comes_back_has_nothing_of_a_block_that_went_bad() -> None:
+    store = exchange()
+    store.offer(WRITER, Offer(R, 0, [X]), 0.0)
+    seal(store, WRITER, R, X)
+    block = store.index.find(X)
+    assert block
+    store.found_bad(block)
+    store.lost(WRITER)
+    assert store.index.num_pins == 0
+    store.claim(READER, R, 0.0)
+    store.check_invariants()
+
+
 def test_a_bad_block_stays_with_who_borrowed_it_and_is_lent_no_more() -> None:
     store = exchange()
     store.offer(WRITER, Offer(R, 0, [X], is_cache=True), 0.0)
