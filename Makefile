@@ -32,7 +32,7 @@ test-anchor: $(VENV)/.light ## split == unsplit in full: 200 requests, under eve
 test-faults: $(VENV)/.light ## every cell of docs/failures.md: each fault in each stage of a request (25 minutes)
 	@$(BIN)/python -m pytest -m matrix tests/faults
 
-test-drills: $(VENV)/.light ## slow drills: a bus outage of 60 s during traffic
+test-drills: $(VENV)/.light ## slow drills: a bus outage of 60 s during traffic, a planted delay on every hop
 	@$(BIN)/python -m pytest -m drill
 
 test-sweep: $(VENV)/.developing ## GPU kernels over every combination of shapes, in the interpreter: many minutes

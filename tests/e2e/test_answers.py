@@ -75,7 +75,7 @@ async def test_seeded_answers_equal_the_references_distribution_at_the_same_draw
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["greedy", "seeded"])
+@pytest.mark.parametrize("kind", ["greedy", pytest.param("seeded", marks=pytest.mark.drill)])
 async def test_unsplit_answers_equal_split_ones(
     kind: str, split: LocalCluster, smollm2: PreparedModel, thirty: list[list[int]], tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ async def segments(cluster: LocalCluster) -> dict[str, float]:
     return {name: min(each.get(name, 0.0) for each in rounds) for name in names}
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(240)
 async def test_a_planted_delay_appears_in_its_hops_segment_and_nowhere_else(tmp_path: Path) -> None:
     model = prepared_tiny_model(tmp_path)
