@@ -9,15 +9,14 @@ Three numbers are fitted beside what the workers say of themselves, all at one l
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import fmean
 from typing import Any
 
 from calibration.observed import Observed, Served, WorkerFigures, means
 from services.core.model_config import KVFormat
 from services.core.step_cost import StepCost
-from services.scheduler.asking import Rules
-from services.scheduler.policies import POLICIES
+from services.scheduler.policies import Named
+from services.scheduler.policy import OURS
 from services.simulation.cluster import Cluster, Pools
 from services.simulation.outcome import Outcome
 from services.simulation.profile import Objective, Profile, Wires, WorkerModel
@@ -79,7 +78,7 @@ def _model(worker: WorkerFigures, scale: float) -> WorkerModel:
 def outcomes(observed: Observed, rows: Sequence[Served], fit: Fit) -> Sequence[Outcome]:
     """What the simulator makes of these requests."""
     trace = [TraceRequest(row.at, row.prompt, row.answer) for row in rows]
-    place = partial(POLICIES["ours"], rules=Rules(split="always"))
+    place = Named(OURS, split="always")
     cluster = Cluster(profile(observed, fit), Pools(1, 1), place, trace, ())
     cluster.run()
     return cluster.outcomes

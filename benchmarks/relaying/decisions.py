@@ -9,6 +9,7 @@ from services.core.blocks import BlockNames
 from services.core.ids import RequestId, RequestKey
 from services.core.request import Request, Sampling, Stopping
 from services.core.step_cost import StepCost
+from services.scheduler.asking import Asking, Rules
 from services.scheduler.cluster_view import ClusterView
 from services.scheduler.policies import POLICIES
 from services.scheduler.worker_status import WorkerStatus
@@ -73,9 +74,9 @@ def decision_seconds(workers: int, requests: int, stores: int = 1) -> tuple[floa
         names.of(tokens, bytes.fromhex(FINGERPRINT), 16)
         now = number / 100
         begin = time.perf_counter()
-        placement = place(request, view, names, FINGERPRINT, now)
+        placement = place(Asking(request, view, names, now, Rules()), FINGERPRINT)
         took.append(time.perf_counter() - begin)
-        if placement is not None and not isinstance(placement, Exception):
+        if placement is not None:
             view.placed_on(request, placement.record, now, placement.hashes)
             view.over(RequestKey(RequestId(f"r{number - 64}")), now, 100)
     return statistics.median(took), statistics.quantiles(took, n=20)[-1]

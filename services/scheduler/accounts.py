@@ -25,6 +25,11 @@ class Accounts:
         ticket.span.set_attribute("diptych.traffic_class", self._entrance.class_of(request))
         ticket.level = self._entrance.level_of(request)
 
+    def enter(self, ticket: Ticket, now: float) -> None:
+        """It is queued. Raises NeverFits or Overloaded."""
+        entered = self._entrance.enter(ticket.story.request, ticket.names, ticket.model, now)
+        ticket.queued_until, ticket.expected = entered
+
     def count(self, ticket: Ticket) -> None:
         """Brings the counts of requests per worker and per class up to date."""
         workers = ticket.story.workers

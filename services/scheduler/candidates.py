@@ -78,6 +78,13 @@ def scored_prefill(asking: Asking, table: WorkerTable) -> Scored:
     return _scored("prefill", asking, table, _Parts(terms, beginning, np.zeros(len(table)), needed))
 
 
+def first_token_seconds(asking: Asking, table: WorkerTable) -> float:
+    """Until the first token on whichever of these workers would be the first to have it; inf if none may compute it."""
+    scored = scored_prefill(asking, table)
+    seconds = scored.terms["wait"] + scored.terms["transfer"] + scored.terms["compute"]
+    return float(np.where(scored.is_fit, seconds, np.inf).min(initial=np.inf))
+
+
 def scored_decode(asking: Asking, table: WorkerTable) -> Scored:
     """Workers of a decode kind that get the prompt's blocks from elsewhere."""
     nothing = np.zeros(len(table))

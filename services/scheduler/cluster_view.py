@@ -81,11 +81,6 @@ class ClusterView:
             del self.placed[address]
         self.estimates.counted(address, self.others.get(address, 0) + self.placed[address])
 
-    def pool(self, service: str) -> list[WorkerStatus]:
-        """Ready workers of a service, in a stable order."""
-        ready = [worker for worker in self.workers.values() if worker.service == service and worker.is_ready]
-        return sorted(ready, key=lambda worker: worker.address)
-
     def stores_of(self, *workers: WorkerStatus) -> frozenset[str]:
         """Stores that all of these have a session with: a store that has died costs a request nothing."""
         return frozenset.intersection(*(worker.stores for worker in workers)) - self.unready_stores

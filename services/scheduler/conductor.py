@@ -22,7 +22,7 @@ from services.scheduler import messages
 from services.scheduler import story as effects
 from services.scheduler.accounts import Accounts
 from services.scheduler.alarm import Alarm
-from services.scheduler.asking import Rules
+from services.scheduler.asking import Asking, Rules
 from services.scheduler.cluster_view import ClusterView
 from services.scheduler.entrance import Entrance
 from services.scheduler.policies import POLICIES
@@ -139,8 +139,8 @@ class Conductor:
     def _placement(self, request: Request, closed: frozenset[str]) -> Placement | DiptychError | None:
         ticket = self._tickets[request.key]
         rules = Rules(self._settings.split, without(closed, self._entrance.restriction(request)))
-        now = time.monotonic()
-        return outcome_of(partial(self._place, request, self._view, ticket.names, ticket.model, now, rules))
+        asking = Asking(request, self._view, ticket.names, time.monotonic(), rules)
+        return outcome_of(partial(self._place, asking, ticket.model))
 
     # --- views
 
@@ -203,7 +203,7 @@ class Conductor:
         try:
             if self._is_draining:
                 raise Draining("this scheduler is leaving")
-            ticket.queued_until, ticket.expected = self._entrance.enter(ticket.story.request, ticket.model, now)
+            self._accounts.enter(ticket, now)
         except DiptychError as error:
             self._carry_out(ticket, ticket.story.refused(error), now)
         self.assign()

@@ -16,7 +16,7 @@ from services.core.step_cost import StepCost
 Floats = NDArray[np.float64]
 
 NEAR_BYTES_PER_SECOND = 2.6e9
-"""Through shared memory, written and read; measured on loopback (README, "Moving things between processes")."""
+"""Through shared memory, written and read; measured on loopback (docs/performance.md, "Transfer")."""
 FAR_BYTES_PER_SECOND = 0.7e9
 """Streamed in parts of 1 MiB; measured on loopback."""
 MOVE_SECONDS = 0.001

@@ -5,12 +5,14 @@ long answers are, who was turned away.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
+from services.core.blocks import BlockNames
 from services.core.errors import DiptychError, Overloaded, QueueTimeout
 from services.core.request import Request
 from services.scheduler.admission import Queue
+from services.scheduler.asking import Asking, MayUse, Rules
 from services.scheduler.cluster_view import ClusterView
 from services.scheduler.rejection import check, usable
 from services.scheduler.work import Expected, work_of
@@ -46,10 +48,11 @@ class Entrance:
         """How important its class is."""
         return self.queue.classes.of(request.traffic_class).level
 
-    def enter(self, request: Request, model: str, now: float) -> Entered:
+    def enter(self, request: Request, names: BlockNames, model: str, now: float) -> Entered:
         """Queues a new request. Raises NeverFits or Overloaded."""
         self._look(now)
-        expected = check(request, self.queue, self._view, model, now)
+        asking = Asking(request, self._view, names, now, Rules(may_use=self.restriction(request)))
+        expected = check(asking, self.queue, model)
         return Entered(self.queue.push(request, now, model), expected)
 
     def first_token(self, request: Request, expected: float, took: float) -> None:
@@ -66,7 +69,7 @@ class Entrance:
         """It has a place, and so many tokens of its prompt need not be computed."""
         self.queue.take(request.key, work_of(request, cached_tokens, self._expected))
 
-    def restriction(self, request: Request) -> Callable[[str], bool] | None:
+    def restriction(self, request: Request) -> MayUse | None:
         """Which workers its class may use, by name; None: all."""
         traffic = self.queue.classes.of(request.traffic_class)
         return traffic.may_use if traffic.workers else None

@@ -176,16 +176,6 @@ class LoadEstimates:
             if kind.service == service and fingerprint in ("", kind.fingerprint):
                 yield table
 
-    def busy_seconds(self, address: str, now: float) -> float:
-        """For so long a worker computes prompts that it has already; 0 of one that is not known."""
-        table = self._table(address)
-        return max(table.get(address, "busy_until") - now, 0.0) if table else 0.0
-
-    def pace(self, address: str) -> float:
-        """How much longer its prompts take than it says; 1 of one that is not known."""
-        table = self._table(address)
-        return table.get(address, "pace") if table else 1.0
-
     def followers_per_second(self, service: str, now: float) -> float:
         """See `PromptWork`."""
         workers = sum(len(table) for kind, table in self._tables.items() if kind.service == service)

@@ -10,53 +10,31 @@
 All take the same arguments and give the same answer for the same view.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from services.core.blocks import BlockNames
-from services.core.errors import DiptychError
-from services.core.request import Request
-from services.scheduler.asking import Asking, Rules, Split
+from services.scheduler.asking import Asking, Split
 from services.scheduler.candidates import Scored
-from services.scheduler.cluster_view import ClusterView
-from services.scheduler.policy import ANY_WAY, OURS, Policy, placed
+from services.scheduler.policy import OURS, Policy, placed
 from services.scheduler.story import Placement
 
-
-class Place(Protocol):
-    """A policy: the best place now, an error that no place can mend, or None to wait."""
-
-    def __call__(
-        self,
-        request: Request,
-        view: ClusterView,
-        names: BlockNames | None = None,
-        fingerprint: str = "",
-        now: float = 0.0,
-        rules: Rules = ANY_WAY,
-    ) -> Placement | DiptychError | None: ...
+Place = Callable[[Asking, str], Placement | None]
+"""A policy: the best place now, or None to wait for one; only workers of the model with this fingerprint, if one is
+named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A policy as a place-function; what it is bound to wins over the rules that it is called with."""
+    """A policy as a place-function; what it is bound to wins over the rules of whoever asks."""
 
     policy: Policy
     split: Split | None = None
     may_fetch: bool = True
 
-    def __call__(
-        self,
-        request: Request,
-        view: ClusterView,
-        names: BlockNames | None = None,
-        fingerprint: str = "",
-        now: float = 0.0,
-        rules: Rules = ANY_WAY,
-    ) -> Placement | None:
+    def __call__(self, asking: Asking, fingerprint: str = "") -> Placement | None:
+        rules = asking.rules
         bound = replace(rules, split=self.split or rules.split, may_fetch=rules.may_fetch and self.may_fetch)
-        return placed(Asking(request, view, names or BlockNames(request.salt), now, bound), fingerprint, self.policy)
+        return placed(replace(asking, rules=bound), fingerprint, self.policy)
 
 
 def _by_nothing(scored: Scored) -> Scored:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from services.core.block_facts import BlockSource
-from services.core.blocks import BlockNames
 from services.core.request import Request
 from services.scheduler.asking import Asking, Rules
 from services.scheduler.candidates import Scored, scored_decode, scored_local, scored_prefill
@@ -22,8 +21,6 @@ from services.scheduler.cluster_view import ClusterView, WorkerStatus
 from services.scheduler.decision_record import recorded
 from services.scheduler.story import Placement
 from services.scheduler.worker_table import WorkerTable
-
-ANY_WAY = Rules()
 
 Weigh = Callable[[Scored], Scored]
 
@@ -71,25 +68,13 @@ class _Way:
         return self.computes.table.addresses[self.row], self.decode.table.addresses[self.decode_row]
 
 
-def place(
-    request: Request,
-    view: ClusterView,
-    names: BlockNames | None = None,
-    fingerprint: str = "",
-    now: float = 0.0,
-    rules: Rules = ANY_WAY,
-) -> Placement | None:
-    """The best place now; None to wait for one. Only workers of the model `fingerprint`, if one is named.
+def placed(asking: Asking, fingerprint: str, policy: Policy) -> Placement | None:
+    """The place that costs the least as `policy` weighs it; None to wait for one. Only workers of the model
+    `fingerprint`, if one is named.
 
     Waits where no decode worker has room for another request, and where the prefill workers that it could be paired
     with have none and the decode worker would do worse by itself.
     """
-    asking = Asking(request, view, names or BlockNames(request.salt), now, rules)
-    return placed(asking, fingerprint, OURS)
-
-
-def placed(asking: Asking, fingerprint: str, policy: Policy) -> Placement | None:
-    """The place that costs the least as `policy` weighs it."""
     request, view, rules = asking.request, asking.view, asking.rules
     tables = [table for table in view.estimates.tables("decode", fingerprint) if table.has_room()]
     decodes = [policy.weigh(scored_decode(asking, table)) for table in tables]

@@ -7,7 +7,9 @@ next idle after wait / (1 - r), where r is the share of time for which it is bus
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from math import exp
+from functools import partial
+
+from services.scheduler.fading import Fading
 
 GAIN = 0.02
 MEMORY_SECONDS = 60.0
@@ -16,31 +18,22 @@ MOST_BUSY = 0.9
 
 
 @dataclass(slots=True)
-class _Faded:
-    work: float = 0.0
-    at: float = 0.0
-
-    def after(self, now: float) -> float:
-        return self.work * exp(-max(now - self.at, 0.0) / MEMORY_SECONDS)
-
-
-@dataclass(slots=True)
 class PromptWork:
     """Times are on the scheduler's clock, in seconds."""
 
     mean: float = 0.0
     """Seconds that a prompt takes the worker that computes it; 0 before any was placed."""
-    _placed: defaultdict[str, _Faded] = field(default_factory=lambda: defaultdict(_Faded))
+    _placed: defaultdict[str, Fading] = field(default_factory=partial(defaultdict, partial(Fading, MEMORY_SECONDS)))
     """By service: seconds of prompts."""
 
     def note(self, service: str, seconds: float, now: float) -> None:
         """A prompt was given to a worker of this service."""
         self.mean += (GAIN if self.mean else 1.0) * (seconds - self.mean)
-        self._placed[service] = _Faded(self._placed[service].after(now) + seconds, now)
+        self._placed[service].add(seconds, now)
 
     def busy_share(self, service: str, workers: int, now: float) -> float:
         """The share of time for which `workers` of a service compute prompts."""
-        return self._placed[service].after(now) / (MEMORY_SECONDS * max(workers, 1))
+        return self._placed[service].per_second(now) / max(workers, 1)
 
     def followers_per_second(self, service: str, workers: int, now: float) -> float:
         """For each second that a prompt waits before it is begun, how many will come behind it before its worker is

@@ -7,14 +7,16 @@ many, then too few, and the pools swing in opposite phase. Pure.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import NoReturn
 
 from services.core.errors import ContextTooLong, NeverFits, Overloaded
 from services.core.request import Request
 from services.scheduler.admission import Queue
+from services.scheduler.asking import Asking
+from services.scheduler.candidates import first_token_seconds
 from services.scheduler.classes import TrafficClass
 from services.scheduler.cluster_view import ClusterView, WorkerStatus
-from services.scheduler.load_estimates import LoadEstimates
 
 CERTAINTY = 0.7
 """Of the time that a request may wait, the part that its expected wait may take: so most who are let in are in time."""
@@ -24,6 +26,8 @@ CERTAINTY = 0.7
 class Outlook:
     """What a request that comes now has before it."""
 
+    position: int
+    """In the queue, 1 being next."""
     wait: float
     """Seconds until it has a place; 0 also where nothing is known."""
     landing: float
@@ -34,13 +38,14 @@ class Outlook:
     """Seconds from token to token then; 0 where no worker says what its steps cost."""
 
 
-def check(request: Request, queue: Queue, view: ClusterView, model: str, now: float) -> float:
+def check(asking: Asking, queue: Queue, model: str) -> float:
     """Seconds until its first token, as expected; 0 of a class without bounds.
 
     Raises ContextTooLong, NeverFits, or Overloaded with the time after which it may be otherwise.
 
     One whose time is up already is left to the queue, which knows what to tell it.
     """
+    request, view, now = asking.request, asking.view, asking.now
     traffic = queue.classes.of(request.traffic_class)
     # The prefill workers are no second hurdle: what is too large for them the decode worker computes by itself.
     decode = usable(view, "decode", traffic, model)
@@ -49,18 +54,17 @@ def check(request: Request, queue: Queue, view: ClusterView, model: str, now: fl
     patience = queue.timeout_of(traffic)
     if request.deadline is not None:
         patience = min(patience, request.deadline - now)
-    position = queue.position(request, model)
-    wait = _wait(queue, traffic, position, now)
+    ahead = outlook(asking, queue, model) if traffic.max_ttft or traffic.max_itl else None
+    wait = ahead.wait if ahead else _wait(asking, queue, model)
     if wait > CERTAINTY * patience > 0:
         raise Overloaded("no place is expected to come free in time", retry_after=wait - CERTAINTY * patience)
-    if not (traffic.max_ttft or traffic.max_itl):
+    if ahead is None:
         return 0.0
-    ahead = outlook(request, queue, view, model, now)
     bound = traffic.max_ttft / queue.foresight.factor(traffic.name)
     if ahead.landing > bound > 0:
         raise Overloaded("no first token is expected in time", retry_after=ahead.landing - bound)
     if ahead.itl > traffic.max_itl > 0:
-        raise Overloaded("the decode workers are busy", retry_after=queue.retry_after(position, now))
+        raise Overloaded("the decode workers are busy", retry_after=queue.retry_after(ahead.position, now))
     return ahead.landing
 
 
@@ -87,40 +91,38 @@ def _refuse(request: Request, decode: Iterable[WorkerStatus]) -> NoReturn:
     raise NeverFits("the prompt is larger than any worker can hold", field="prompt")
 
 
-def outlook(request: Request, queue: Queue, view: ClusterView, model: str, now: float) -> Outlook:
+def outlook(asking: Asking, queue: Queue, model: str) -> Outlook:
     """From the queue before the request, from who leaves until it lands, and from what the workers' steps cost."""
+    request, view, now = asking.request, asking.view, asking.now
     traffic = queue.classes.of(request.traffic_class)
-    decode = list(usable(view, "decode", traffic, model))
-    prefill = list(usable(view, "prefill", traffic, model)) or decode
-    position = queue.position(request, model)
-    wait = _wait(queue, traffic, position, now)
-    landing = wait + _prefill_seconds(request, prefill, view.estimates, now) / (1 - _passed_by(queue, traffic, now))
+    position, wait = queue.position(request, model), _wait(asking, queue, model)
+    # While requests wait for places, whoever gets one finds about as many prompts before its own as there are now.
+    landing = wait + _prompt_seconds(asking, model) / (1 - _passed_by(asking, queue))
     places = queue.capacity or queue.drain.running + position
     rows = queue.drain.running + position - queue.drain.freed(landing, 0, now)
     rows = max(min(rows, places), 1.0)
-    return Outlook(wait, landing, rows, _itl(request, decode, rows))
+    return Outlook(position, wait, landing, rows, _itl(request, usable(view, "decode", traffic, model), rows))
 
 
-def _wait(queue: Queue, traffic: TrafficClass, position: int, now: float) -> float:
+def _wait(asking: Asking, queue: Queue, model: str) -> float:
     """Seconds until it has a place, also behind the more important who come meanwhile."""
-    return queue.drain.wait(position, queue.capacity, now) / (1 - _passed_by(queue, traffic, now))
+    position = queue.position(asking.request, model)
+    return queue.drain.wait(position, queue.capacity, asking.now) / (1 - _passed_by(asking, queue))
 
 
-def _passed_by(queue: Queue, traffic: TrafficClass, now: float) -> float:
+def _passed_by(asking: Asking, queue: Queue) -> float:
     """The share of everything that the more important take; on a worker they go first too."""
-    return queue.arrivals.share(traffic.level, now, queue.drain.stay, queue.capacity)
+    level = queue.classes.of(asking.request.traffic_class).level
+    return queue.arrivals.share(level, asking.now, queue.drain.stay, queue.capacity)
 
 
-def _prefill_seconds(request: Request, workers: Iterable[WorkerStatus], estimates: LoadEstimates, now: float) -> float:
-    """On the worker that would be done first. While requests wait for places, whoever gets one finds about as many
-    prompts before its own as there are now."""
-    own = [(len(request.tokens), 0)]
-    seconds = (
-        estimates.busy_seconds(worker.address, now) + estimates.pace(worker.address) * worker.cost.of(own)
-        for worker in workers
-        if worker.cost
-    )
-    return min(seconds, default=0.0)
+def _prompt_seconds(asking: Asking, model: str) -> float:
+    """From its place to its first token, on the worker that would be the first to have it; 0 if there is none."""
+    for service in ("prefill", "decode"):
+        tables = asking.view.estimates.tables(service, model)
+        if (least := min((first_token_seconds(asking, table) for table in tables), default=inf)) < inf:
+            return least
+    return 0.0
 
 
 def _itl(request: Request, decode: Iterable[WorkerStatus], rows: float) -> float:

@@ -6,8 +6,8 @@ profile.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
-from services.core.errors import DiptychError
 from services.core.request import Role
 from services.scheduler.policies import Place
 from services.scheduler.story import Placement
@@ -53,7 +53,7 @@ class Cluster:
         """Requests that have come, or will."""
         self._limits = limits
         self.outcomes = [Outcome(row.at, row.prompt, row.answer, long_gaps=(0,) * len(limits)) for row in trace]
-        self._dispatcher = Dispatcher(place, self._begin, self._refuse)
+        self._dispatcher = Dispatcher(place, self._begin)
         self._network = Network(profile.wires, pools.machines)
         kinds = (
             [("prefill", "prefill", profile.prefill)] * pools.prefill
@@ -75,7 +75,7 @@ class Cluster:
         self._under_way = len(self._trace)
         self._time.at(0.0, self._words)
         for number, row in enumerate(self._trace):
-            self._time.at(row.at, lambda number=number: self._arrive(number))  # type: ignore[misc]
+            self._time.at(row.at, partial(self._arrive, number))
         while self._under_way and self._time.advance():
             pass
 
@@ -90,10 +90,6 @@ class Cluster:
         names = names_of(row, number, self._profile.block_size)
         self._dispatcher.arrived(number, (row.prompt, row.answer), names, self._time.now)
         self._dispatcher.assign(self._time.now)
-
-    def _refuse(self, number: int, error: DiptychError) -> None:
-        self.outcomes[number].refused = error.reason
-        self._under_way -= 1
 
     def _begin(self, number: int, placement: Placement) -> None:
         row, outcome = self._trace[number], self.outcomes[number]

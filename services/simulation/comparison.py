@@ -76,7 +76,7 @@ def capacity(setting: Setting, policy: str = OURS) -> float:
     """Requests per second that are answered while more wait than can be served: between the first tenth of all that
     end and the last."""
     run = simulated(setting, policy, SATURATION * (setting.prefill + setting.decode))
-    ends = sorted(each.ended for each in run.outcomes if not each.refused)
+    ends = sorted(each.ended for each in run.outcomes)
     first, last = len(ends) // 10, len(ends) - 1 - len(ends) // 10
     return (last - first) / max(ends[last] - ends[first], 1e-9)
 

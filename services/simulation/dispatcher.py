@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 from services.core.block_facts import Facts, Stock, short
 from services.core.blocks import BlockNames
-from services.core.errors import DiptychError
 from services.core.ids import BlockHash, RequestId, RequestKey
 from services.core.request import Request, Sampling, Stopping
 from services.scheduler.admission import Queue
+from services.scheduler.asking import Asking, Rules
 from services.scheduler.cluster_view import ClusterView, WorkerStatus
 from services.scheduler.policies import Place
 from services.scheduler.story import Placement
@@ -17,6 +17,7 @@ FINGERPRINT = "00" * 32
 UNBOUNDED = 1 << 30
 """Nobody is turned away: a comparison of waiting times must serve the same requests."""
 HASH_BYTES = 32
+ANY_WAY = Rules()
 
 
 class TraceNames(BlockNames):
@@ -36,15 +37,12 @@ def hash_of(name: int) -> BlockHash:
 
 
 class Dispatcher:
-    """`began` and `refused` are called as requests leave the queue."""
+    """`began` is called as requests leave the queue."""
 
-    def __init__(
-        self, place: Place, began: Callable[[int, Placement], None], refused: Callable[[int, DiptychError], None]
-    ) -> None:
+    def __init__(self, place: Place, began: Callable[[int, Placement], None]) -> None:
         self.view = ClusterView()
         self._place = place
         self._began = began
-        self._refused = refused
         self._queue = Queue(UNBOUNDED, float(UNBOUNDED))
         self._requests: dict[RequestKey, tuple[int, Request, TraceNames]] = {}
         self._keys: dict[int, RequestKey] = {}
@@ -70,14 +68,10 @@ class Dispatcher:
             return
         for request in self._queue.candidates(now):
             number, _, names = self._requests[request.key]
-            placement = self._place(request, self.view, names, FINGERPRINT, now)
+            placement = self._place(Asking(request, self.view, names, now, ANY_WAY), FINGERPRINT)
             if placement is None:
                 self._queue.stalled(request.key, now)
                 self._is_stuck = True
-            elif isinstance(placement, DiptychError):
-                self._queue.remove(request.key)
-                self._forget(number)
-                self._refused(number, placement)
             else:
                 self._queue.take(request.key)
                 self._count(placement, 1)

@@ -22,8 +22,6 @@ class Outcome:
     cached: int = 0
     """Tokens of the prompt that were not computed."""
     is_split: bool = False
-    refused: str = ""
-    """Why it was not served; empty if it was."""
     gaps: int = 0
     long_gaps: tuple[int, ...] = ()
     """Gaps longer than each limit."""
@@ -40,7 +38,7 @@ class Outcome:
     def meets(self, ttft: float, limit: int) -> bool:
         """In time with its first token, and with nine in ten of the others by the limit of this index."""
         is_steady = not self.gaps or self.long_gaps[limit] <= 0.1 * self.gaps
-        return not self.refused and self.ttft <= ttft and is_steady
+        return self.ttft <= ttft and is_steady
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +58,8 @@ Figures = dict[str, object]
 
 def figures(run: Run, objective: Objective) -> Figures:
     """For people and machines. Goodput is requests per second that meet the objective, over the time of arrivals."""
-    served = [each for each in run.outcomes if not each.refused]
-    ttfts = sorted(each.ttft for each in served)
-    itls = sorted(each.itl for each in served if each.answer > 1)
+    ttfts = sorted(each.ttft for each in run.outcomes)
+    itls = sorted(each.itl for each in run.outcomes if each.answer > 1)
     span = max(run.outcomes[-1].arrived - run.outcomes[0].arrived, 1e-9)
     good = {
         f"{limit:g}": sum(each.meets(objective.ttft, at) for each in run.outcomes) / span
@@ -70,18 +67,17 @@ def figures(run: Run, objective: Objective) -> Figures:
     }
     return {
         "requests": len(run.outcomes),
-        "refused": len(run.outcomes) - len(served),
         "arrivals_per_second": len(run.outcomes) / span,
         "mean_ttft_seconds": mean(ttfts),
         "ttft_percentiles": {f"p{each}": percentile(ttfts, each) for each in PERCENTILES},
         "mean_itl_seconds": mean(itls),
-        "mean_answer_seconds": mean([each.ended - each.arrived for each in served]),
+        "mean_answer_seconds": mean([each.ended - each.arrived for each in run.outcomes]),
         "itl_percentiles": {f"p{each}": percentile(itls, each) for each in PERCENTILES},
         "gap_percentiles": {f"p{each}": gap_percentile(run.gap_bins, each) for each in PERCENTILES},
         "goodput": good[f"{objective.itl:g}"],
         "goodput_by_itl_limit": good,
-        "cache_hit_rate": sum(each.cached for each in served) / max(sum(each.prompt for each in served), 1),
-        "split_share": sum(each.is_split for each in served) / max(len(served), 1),
+        "cache_hit_rate": sum(each.cached for each in run.outcomes) / max(sum(each.prompt for each in run.outcomes), 1),
+        "split_share": sum(each.is_split for each in run.outcomes) / max(len(run.outcomes), 1),
         "busy": dict(run.busy),
     }
 

@@ -17,9 +17,10 @@ from services.scheduler.asking import Rules
 from services.scheduler.cluster_view import ClusterView
 from services.scheduler.decision import Decision
 from services.scheduler.policies import POLICIES
-from services.scheduler.policy import MARGIN_SECONDS, MARGIN_SHARE, place
+from services.scheduler.policy import MARGIN_SECONDS, MARGIN_SHARE
 from services.scheduler.story import Placement
 from services.scheduler.worker_status import WorkerStatus
+from tests.support.placing import asking, place
 
 FINGERPRINTS = ("ab" * 32, "cd" * 32)
 FORMAT = "float16/kt1/b16/l8/h2x64"
@@ -111,7 +112,7 @@ def test_every_policy_places_where_there_is_room_and_blocks_can_pass(
     statuses: list[WorkerStatus], request_: Request, seed: int, policy: str
 ) -> None:
     view = view_of(statuses, seed)
-    placement = POLICIES[policy](request_, view, None, FINGERPRINTS[0], NOW)
+    placement = place(asking(request_, view, now=NOW), FINGERPRINTS[0], policy=policy)
     if placement is None:
         return
     assert isinstance(placement, Placement)
@@ -137,15 +138,16 @@ def test_no_pair_and_no_worker_by_itself_would_have_cost_less(
 ) -> None:
     """Against the slow way: every pair is placed in a cluster of its own."""
     view = fixed_view(statuses, seed)
-    together = place(request_, view, None, "", NOW, ALWAYS)
-    alone = place(request_, view, None, "", NOW, NEVER)
+    together = place(asking(request_, view, now=NOW, rules=ALWAYS))
+    alone = place(asking(request_, view, now=NOW, rules=NEVER))
     prefills = [each for each in statuses if each.service == "prefill"]
     decodes = [each for each in statuses if each.service == "decode"]
     pairs = [
-        place(request_, fixed_view(list(pair), seed), None, "", NOW, ALWAYS) for pair in product(prefills, decodes)
+        place(asking(request_, fixed_view(list(pair), seed), now=NOW, rules=ALWAYS))
+        for pair in product(prefills, decodes)
     ]
     split = [cost_of(pair) for pair in pairs if pair is not None and pair.is_split]
-    local = [place(request_, fixed_view([each], seed), None, "", NOW, NEVER) for each in decodes]
+    local = [place(asking(request_, fixed_view([each], seed), now=NOW, rules=NEVER)) for each in decodes]
     if together is not None and together.is_split:
         assert cost_of(together) == pytest.approx(min(split), rel=1e-9)
     else:
@@ -168,7 +170,9 @@ def test_a_decode_worker_prefills_exactly_where_that_is_better_by_the_margin(
     statuses: list[WorkerStatus], request_: Request, seed: int
 ) -> None:
     view = fixed_view(statuses, seed)
-    together, alone, chosen = (place(request_, view, None, "", NOW, rules) for rules in (ALWAYS, NEVER, Rules()))
+    together, alone, chosen = (
+        place(asking(request_, view, now=NOW, rules=rules)) for rules in (ALWAYS, NEVER, Rules())
+    )
     if together is None or alone is None or not together.is_split:
         return
     assert chosen is not None
@@ -187,7 +191,7 @@ def test_the_same_view_gives_the_same_place_in_whatever_order_it_was_learnt(
     gone = replace(statuses[0], address="gone:1", name="gone")
     views = [fixed_view(order, seed) for order in (statuses, shuffled, [gone, *shuffled])]
     views[2].drop("gone:1")
-    first, *others = (POLICIES[policy](request_, view, None, "", NOW) for view in views)
+    first, *others = (place(asking(request_, view, now=NOW), policy=policy) for view in views)
     assert others == [first, first]
 
 
@@ -201,7 +205,7 @@ def test_estimates_never_fall_below_nothing_and_settle_on_the_workers_word(
     for number, (asked, what) in enumerate(events):
         now += 0.1
         request_ = replace(asked, key=RequestKey(RequestId(f"r{number}")))
-        if (placement := place(request_, view, None, "", now)) is not None:
+        if (placement := place(asking(request_, view, now=now))) is not None:
             before = view.estimates._table(placement.record.computes)
             assert before is not None
             busy = before.get(placement.record.computes, "busy_until")

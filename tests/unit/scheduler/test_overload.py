@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from services.core.blocks import BlockNames
 from services.core.errors import NeverFits, Overloaded
 from services.core.ids import RequestId, RequestKey
 from services.core.request import Request, Sampling, Stopping
@@ -55,7 +56,7 @@ def overloaded(seed: int, max_queue: int) -> Run:
             asked = Request(key, (1,), Sampling(), Stopping(4), client=f"c{number % 5}", traffic_class=name)
             came[key] = now
             try:
-                entrance.enter(asked, "", now)
+                entrance.enter(asked, BlockNames(b""), "", now)
             except (Overloaded, NeverFits):
                 run.refused[name] += counts
         for late, error in entrance.queue.expired(now):

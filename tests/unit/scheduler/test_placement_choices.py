@@ -11,8 +11,9 @@ from services.core.request import Request
 from services.core.step_cost import StepCost
 from services.scheduler.asking import Rules
 from services.scheduler.cluster_view import ClusterView
-from services.scheduler.policy import MARGIN_SECONDS, place
+from services.scheduler.policy import MARGIN_SECONDS
 from services.scheduler.story import Placement
+from tests.support.placing import asking, place
 from tests.unit.scheduler.test_policy import FINGERPRINT, request, worker
 
 FORMAT = "float16/kt1/b16/l30/h3x64"
@@ -35,7 +36,7 @@ def view(*workers: object) -> ClusterView:
 
 def placed(seen: ClusterView, asked: Request, now: float = 0.0, rules: Rules = ALWAYS) -> Placement:
     """Placed and noted."""
-    placement = place(asked, seen, None, FINGERPRINT, now, rules)
+    placement = place(asking(asked, seen, now=now, rules=rules), FINGERPRINT)
     assert placement is not None
     seen.placed_on(asked, placement.record, now, placement.hashes)
     return placement
@@ -185,4 +186,4 @@ def test_a_class_keeps_to_its_workers() -> None:
     seen = view(busy("p", "prefill"), busy("d1"), busy("d2", running=3))
     only = Rules("always", may_use=lambda name: name in ("p", "d2"))
     assert placed(seen, request("a", 100), rules=only).decode == "d2:1"
-    assert place(request("b"), seen, None, FINGERPRINT, 0.0, Rules(may_use=lambda name: False)) is None
+    assert place(asking(request("b"), seen, rules=Rules(may_use=lambda name: False)), FINGERPRINT) is None

@@ -10,8 +10,8 @@ from services.core.ids import RequestId, RequestKey
 from services.core.request import Request, Sampling, Stopping
 from services.core.step_cost import StepCost
 from services.scheduler.decision import Decision
-from services.scheduler.policy import place
 from services.scheduler.prompt_work import MEMORY_SECONDS, MOST_BUSY, PromptWork
+from tests.support.placing import asking, place
 from tests.unit.scheduler.test_policy import view, worker
 
 
@@ -66,7 +66,7 @@ def test_a_prompt_goes_to_decode_once_those_behind_it_would_wait_for_longer_than
             seen.estimates.placed(replace(asked, key=key), decision, -60 + number / max(rate, 1))
             seen.estimates.over(key, -inf)
         seen.estimates.heard(seen.workers["p:1"], 0, 0.0)
-        placement = place(asked, seen)
+        placement = place(asking(asked, seen))
         assert placement is not None
         splits.append(placement.is_split)
     assert splits == [True, False]

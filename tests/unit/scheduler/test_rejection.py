@@ -1,16 +1,18 @@
 """Who is refused at arrival: what fits nowhere, what would wait in vain, what would slow the others down."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
 import pytest
 
+from services.core.blocks import BlockNames
 from services.core.errors import ContextTooLong, NeverFits, Overloaded
-from services.core.ids import RequestId, RequestKey
+from services.core.ids import BlockHash, RequestId, RequestKey
 from services.core.request import Request, Sampling, Stopping
 from services.core.step_cost import StepCost
 from services.scheduler.admission import Queue
+from services.scheduler.asking import Asking, Rules
 from services.scheduler.classes import TrafficClass
 from services.scheduler.cluster_view import ClusterView, WorkerStatus
 from services.scheduler.foresight import Foresight
@@ -25,6 +27,14 @@ def request(tokens: int = 10, deadline: float | None = None, traffic_class: str 
     return Request(key, tuple(range(tokens)), Sampling(), Stopping(4), deadline=deadline, traffic_class=traffic_class)
 
 
+def asking(asked: Request, seen: ClusterView, now: float = 0.0) -> Asking:
+    return Asking(asked, seen, BlockNames(asked.salt), now, Rules())
+
+
+def names_of(asked: Request) -> Sequence[BlockHash]:
+    return BlockNames(asked.salt).of(asked.tokens, bytes.fromhex(FINGERPRINT), 16)
+
+
 def small(name: str, blocks: int, service: str = "decode", **changes: object) -> WorkerStatus:
     return worker(name, service, blocks_total=blocks, **changes)
 
@@ -32,7 +42,7 @@ def small(name: str, blocks: int, service: str = "decode", **changes: object) ->
 def verdict(asked: Request, seen: ClusterView, model: str = "", queue: Queue | None = None) -> Exception | None:
     queue = Queue(100, 60.0) if queue is None else queue
     try:
-        check(asked, queue, seen, model, 0.0)
+        check(asking(asked, seen), queue, model)
     except (ContextTooLong, NeverFits, Overloaded) as refused:
         return refused
     return None
@@ -114,10 +124,10 @@ def test_a_burst_of_others_does_not_put_a_single_request_off() -> None:
 
 def test_what_counts_is_the_load_when_the_prompt_would_be_computed() -> None:
     """Four run now; they have left when a long prompt is done, and not when a short one is."""
-    seen = view(worker("d", max_running=8, cost=COST))
+    seen = view(worker("d", max_running=8, blocks_total=200, cost=COST))
     queue = busy(stay=2.0)
     queue.capacity = 8
-    soon, later = (outlook(request(tokens), queue, seen, "", 0.0) for tokens in (10, 3000))
+    soon, later = (outlook(asking(request(tokens), seen), queue, "") for tokens in (10, 3000))
     assert (soon.rows, later.rows) == (5.0, 1.0)
     assert soon.landing < 2.0 < later.landing
 
@@ -136,6 +146,14 @@ def test_whoever_would_stand_behind_too_many_prompts_is_refused_and_told_when_it
     refused = verdict(request(), waiting, queue=queue)
     assert isinstance(refused, Overloaded)
     assert 1.0 < refused.retry_after < 3.0
+    known = ClusterView()
+    known.update(worker("d", cost=COST))
+    known.update(worker("p", "prefill", cost=COST))
+    known.estimates.cached.note("p:1", names_of(request(1500)), 100)
+    cold, warm = (
+        outlook(asking(request(1500), each), queue, "").landing for each in (view(*known.workers.values()), known)
+    )
+    assert warm < cold / 10, "what is cached is not computed"
     other = worker("q", "prefill", cost=COST)
     assert verdict(request(), view(worker("d", cost=COST), *waiting.workers.values(), other), queue=queue) is None
 
@@ -143,11 +161,11 @@ def test_whoever_would_stand_behind_too_many_prompts_is_refused_and_told_when_it
 def test_whoever_waits_waits_also_for_the_more_important_who_come_meanwhile() -> None:
     """A place comes free in 5 s; golden ones take half of all places."""
     queue = busy(stay=5.0, classes=[TrafficClass("gold", level=1)])
-    assert outlook(request(), queue, view(), "", 0.0).wait == pytest.approx(5.0, abs=0.01)
+    assert outlook(asking(request(), view()), queue, "").wait == pytest.approx(5.0, abs=0.01)
     for _ in range(4):
         queue.arrivals.came(1, 0.0)
-    assert outlook(request(), queue, view(), "", 0.0).wait == pytest.approx(10.0, abs=0.01)
-    assert outlook(request(traffic_class="gold"), queue, view(), "", 0.0).wait == pytest.approx(5.0, abs=0.01)
+    assert outlook(asking(request(), view()), queue, "").wait == pytest.approx(10.0, abs=0.01)
+    assert outlook(asking(request(traffic_class="gold"), view()), queue, "").wait == pytest.approx(5.0, abs=0.01)
     assert queue.arrivals.share(0, 100.0, 5.0, 4) < 0.001
 
 
@@ -183,7 +201,7 @@ def test_the_load_does_not_swing_as_it_does_for_whoever_looks_at_that_of_the_mom
             if gone / 50 + 2.0 <= now:
                 queue.drain.ended(gone, now)
         try:
-            check(request(1000), queue, seen, "", now)
+            check(asking(request(1000), seen, now), queue, "")
         except Overloaded:
             return False
         queue.drain.began(number, now)

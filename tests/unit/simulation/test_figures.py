@@ -18,15 +18,15 @@ def test_goodput_counts_those_in_time_with_steady_gaps() -> None:
         Outcome(0.0, 100, 11, placed=0.0, first=1.0, ended=2.0, cached=50, gaps=10, long_gaps=(1,)),
         Outcome(1.0, 100, 11, placed=1.0, first=2.0, ended=4.0, gaps=10, long_gaps=(2,)),
         Outcome(2.0, 100, 1, placed=2.0, first=7.0, ended=7.0, is_split=True, long_gaps=(0,)),
-        Outcome(4.0, 100, 5, refused="overloaded", long_gaps=(0,)),
+        Outcome(4.0, 100, 1, placed=4.0, first=9.0, ended=9.0, long_gaps=(0,)),
     ]
     found = figures(Run("ours", outcomes, {0: 4}, (0.1,), {}), Objective(ttft=3.0, itl=0.1))
     assert found["goodput"] == pytest.approx(1 / 4)
-    assert found["mean_ttft_seconds"] == pytest.approx((1 + 1 + 5) / 3)
+    assert found["mean_ttft_seconds"] == pytest.approx((1 + 1 + 5 + 5) / 4)
     assert found["mean_itl_seconds"] == pytest.approx((0.1 + 0.2) / 2)
-    assert found["mean_answer_seconds"] == pytest.approx((2 + 3 + 5) / 3)
-    assert found["cache_hit_rate"] == pytest.approx(50 / 300)
-    assert (found["requests"], found["refused"], found["split_share"]) == (4, 1, pytest.approx(1 / 3))
+    assert found["mean_answer_seconds"] == pytest.approx((2 + 3 + 5 + 5) / 4)
+    assert found["cache_hit_rate"] == pytest.approx(50 / 400)
+    assert (found["requests"], found["split_share"]) == (4, pytest.approx(1 / 4))
 
 
 @given(st.floats(0.01, 1.0), st.floats(0.0, 0.05), st.integers(1, 200), st.floats(0.01, 3.0))
